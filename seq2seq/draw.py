@@ -22,6 +22,7 @@ from seq2seq.system.stdio import print_error, standard_input
 # Larger numbers are typing errors: an image shows a word, and some thousands of images are drawn per second.
 MOST_PIXELS = 4096
 MOST_IMAGES = 10**7
+MOST_FRAMES = 64
 
 EPILOG = """\
 Size of the letters, place, ink, paper and noise are random, by --seed and the number of the line. A line of the
@@ -29,6 +30,7 @@ output is the base64 of a PNG, as `base64 -w0 word.png` makes it; a blank line s
   python -m seq2seq.draw --height 10 --width 32 < words.txt > words.png64
   python -m seq2seq.draw --corpus .cache/drawn_words       # train, valid and test, of .png64 and .en
   python -m seq2seq.draw --digits .cache/digits
+  echo 'we left' | python -m seq2seq.draw --frames 3       # "we", moving left in three frames
 
 --digits writes scikit-learn's 1,797 handwritten digits, 8 x 8 pixels, with their names as texts.
 
@@ -44,6 +46,8 @@ def _parser() -> Parser:
     pixels = whole_number(1, MOST_PIXELS)
     add("--height", type=pixels, default=10, metavar="N", help="pixels from top to bottom (10)")
     add("--width", type=pixels, default=32, metavar="N", help="pixels from left to right (32)")
+    text = "frames of a moving text, one below another; texts end with left, right, up or down (1)"
+    add("--frames", type=whole_number(1, MOST_FRAMES), default=1, metavar="N", help=text)
     add("--seed", type=seed, default=1, metavar="N", help="another number, other images (1)")
     corpus = parser.add_mutually_exclusive_group()
     corpus.add_argument("--corpus", type=nonempty, metavar="DIR", help="write a corpus here instead of reading lines")
@@ -62,7 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     if options.digits:
-        parser.refuse(options, ("height", "width", "letters", "train"), "has no effect with --digits: leave it out")
+        parser.refuse(
+            options, ("height", "width", "frames", "letters", "train"), "has no effect with --digits: leave it out"
+        )
     elif not options.corpus:
         parser.refuse(options, ("letters", "train", "held_out"), "has no effect without --corpus: leave it out")
     return exit_status(lambda: _draw(options))
@@ -80,7 +86,7 @@ def _draw(options: argparse.Namespace) -> int:
         return 0
     from seq2seq.images.words import WordImages, write_corpus
 
-    images = WordImages(height=options.height, width=options.width, seed=options.seed)
+    images = WordImages(height=options.height, width=options.width, seed=options.seed, frames=options.frames)
     if not options.corpus:
         # Read bytes, because text mode also ends lines at \r. The number of a line seeds its image
         for number, line in enumerate(standard_input()):

@@ -21,6 +21,8 @@ FONT_SIZES = (9, 10)  # in pixels
 MARGIN = 3  # most pixels before the text
 LARGEST = 10_000  # pixels of a side
 NOISE = 12.0  # largest standard deviation of a pixel, of 255
+# Where the text of a moving drawing goes in each frame: pixels, and the axis of (height, width).
+DIRECTIONS = {"left": (-2, 1), "right": (2, 1), "up": (-2, 0), "down": (2, 0)}
 _WORD = re.compile(r"[A-Za-z']+")
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
@@ -30,6 +32,9 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 class WordImages:
     """Images of words, of height x width pixels; the seed decides letters, position, ink, paper and noise.
 
+    Several frames are one image, each below the one before, so that its patches are read frame by frame, row by row.
+    Their texts end with one of `DIRECTIONS`, in which the rest of the text moves.
+
     Raises:
         ValueError: A side is out of range.
     """
@@ -37,6 +42,7 @@ class WordImages:
     height: int = 10
     width: int = 32
     seed: int = 1
+    frames: int = 1
 
     def __post_init__(self) -> None:
         for name, value in (("height", self.height), ("width", self.width)):
@@ -55,13 +61,32 @@ class WordImages:
         if not text:
             return ""
         try:
-            return write_image(draw(text, height=self.height, width=self.width, seed=[self.seed, number]))
+            shown, direction = self._parts(text)
+            still = draw(shown, height=self.height, width=self.width, seed=[self.seed, number])
+            step, axis = DIRECTIONS.get(direction, (0, 0))
+            # What leaves a frame comes back at the other side
+            return write_image(np.concatenate([np.roll(still, step * t, axis) for t in range(self.frames)]))
         except ValueError as error:
             raise ValueError(f"line {number + 1}: {error}") from None
 
     def has_room(self, text: str) -> bool:
         """Return True if `text` fits in one of the font's sizes."""
-        return bool(_fitting(text, self.height, self.width))
+        return bool(_fitting(self._parts(text)[0], self.height, self.width))
+
+    def texts(self, letters: int) -> list[str]:
+        """List the texts of up to `letters` letters that have room, with each direction if there are several frames."""
+        directions = [f" {name}" for name in DIRECTIONS] if self.frames > 1 else [""]
+        texts = [f"{text}{direction}" for text in phrases(letters) for direction in directions]
+        return [text for text in texts if self.has_room(text)]
+
+    def _parts(self, text: str) -> tuple[str, str]:
+        """Divide the text of several frames into what is shown and its direction."""
+        if self.frames == 1:
+            return text, ""
+        shown, _, direction = text.rpartition(" ")
+        if direction not in DIRECTIONS or not shown:
+            raise ValueError(f"{text!r} is no text with a direction after it; add one of {', '.join(DIRECTIONS)}")
+        return shown, direction
 
 
 def draw(text: str, *, height: int, width: int, seed: int | Sequence[int]) -> np.ndarray:
@@ -130,7 +155,7 @@ def write_corpus(folder: Path, images: WordImages, *, letters: int, train: int, 
     Returns:
         How many different texts each split has.
     """
-    texts = [text for text in phrases(letters) if images.has_room(text)]
+    texts = images.texts(letters)
     # Splits are disjoint slices of a shuffled list
     np.random.default_rng(images.seed).shuffle(texts)
     if 2 * held_out >= len(texts):

@@ -87,8 +87,9 @@ class Attention(SelfMixer):
         rotary: Rotate queries and keys by their positions (RoPE).
         packed: Train without padding, through torch's kernel for rows of many lengths: for a GPU, half precision and
             layers that are not causal.
-        weights: "softmax" or, on a slower path, "relu", followed by a gated norm of the heads side by side, or
-            "sparsemax" or "entmax15", whose weights are often zero and which need the package entmax.
+        weights: "softmax" or, on a slower path, "relu", followed by a gated norm of the heads side by side,
+            "plain_relu", without that norm, or "sparsemax" or "entmax15", whose weights are often zero and which need
+            the package entmax.
         bias: Add biases to queries, values and the output, as torch, fairseq and Marian do; published without. A bias
             of the keys would add the same number to all scores of a query.
 

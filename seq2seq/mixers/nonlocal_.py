@@ -13,7 +13,7 @@ from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_probability
 from seq2seq.network.state import Cache, Device, DType
 
-PAIRWISE = ("gaussian", "embedded_gaussian", "dot_product", "concatenation", "additive")
+PAIRWISE = ("gaussian", "embedded_gaussian", "dot_product", "concatenation", "additive", "tanh_concatenation")
 
 
 class NonLocal(SelfMixer[Past]):
@@ -27,6 +27,12 @@ class NonLocal(SelfMixer[Past]):
     [q_i; k_j]), with C = N_i. The mixing matrix is dense, dynamic and shared by the channels of a
     head.
 
+    With num_heads=1, embedded_gaussian is O = V softmax(K'Q), the unscaled attention of one head that lectures begin
+    with. Lectures also write additive scores with a concatenation, f = exp(w . tanh([q_i; k_j])), which is
+    tanh_concatenation. There w . tanh([q_i; k_j]) = w_q . tanh(q_i) + w_k . tanh(k_j), and the first term is the same
+    for all j, so that it cancels in f / C: the mixer has no queries, and all positions read one weighted mean.
+    Therefore additive adds q_i and k_j before the tanh.
+
     Products are not scaled, as published; instead W_q and W_k start smaller by (D / H)^(1/4) each
     where q . k is taken, so that no weight starts near 1 (the published block starts as the
     identity).
@@ -36,8 +42,9 @@ class NonLocal(SelfMixer[Past]):
         dropout: Probability of dropping an entry of the mixing matrix.
 
     Cost:
-        4 D^2 parameters (2 D^2 for gaussian), and D more for additive, 2 D for concatenation; O(T^2
-        D + T D^2) time; O(T^2 H) memory, O(T^2 D) for additive alone; O(T D) state.
+        4 D^2 parameters (2 D^2 for gaussian, 3 D^2 for tanh_concatenation), and D more for additive and
+        tanh_concatenation, 2 D for concatenation; O(T^2 D + T D^2) time; O(T^2 H) memory, O(T^2 D) for additive alone;
+        O(T D) state.
 
     Reference:
         Wang et al. 2018, 'Non-local Neural Networks', eq. 1; Bahdanau et al. 2015 (additive).
@@ -61,15 +68,20 @@ class NonLocal(SelfMixer[Past]):
         self.num_heads = num_heads
         self.pairwise = pairwise
         self.dropout = require_probability(dropout, "attention dropout")
-        self.qk = None if pairwise == "gaussian" else attention_inputs(dim, dim, dim)
+        # Keys alone for tanh_concatenation, whose queries would cancel
+        sides = {"gaussian": 0, "tanh_concatenation": 1}.get(pairwise, 2)
+        self.qk = attention_inputs(dim, *sides * [dim]) if sides else None
         # Products q . k are not scaled, so both sides start smaller: together by 1 / sqrt(d)
         if self.qk is not None and pairwise in ("embedded_gaussian", "dot_product"):
             with torch.no_grad():
                 self.qk.weight.mul_(head_dim**-0.25)
+        if sides == 1:
+            # The weight of x_j, up to the factor C of a row, belongs to v(x_j)
+            self.properties = MixingProperties(shares_positions=True, shares_channels=True, linear=True)
         self.value = attention_inputs(dim, dim)
         self.out = projection(dim, dim)
         # w, for the functions that have one
-        widths = {"additive": head_dim, "concatenation": 2 * head_dim}
+        widths = {"additive": head_dim, "concatenation": 2 * head_dim, "tanh_concatenation": head_dim}
         self.score = None
         if pairwise in widths:
             self.score = nn.Parameter(torch.randn(num_heads, widths[pairwise]) * head_dim**-0.5)
@@ -99,8 +111,8 @@ class NonLocal(SelfMixer[Past]):
     def _embed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if self.qk is None:
             return x, x  # gaussian compares the inputs themselves
-        query, key = self.qk(x).chunk(2, -1)
-        return query, key
+        *query, key = self.qk(x).split(self.dim, -1)
+        return query[0] if query else key, key
 
     def _read(self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
         """Return the weighted sum of v (B, H, S, d) for each of q (B, H, T, d) where allowed (B or 1, 1, T or 1, S)."""
@@ -109,7 +121,7 @@ class NonLocal(SelfMixer[Past]):
             # `attention` divides by sqrt(d), which this undoes
             return attention(q * q.shape[-1] ** 0.5, k, v, mask=allowed, dropout=drop)
         scores = self._scores(q, k)  # (B, H, T, S)
-        if self.pairwise == "additive":
+        if self.pairwise in ("additive", "tanh_concatenation"):
             weights = scores.masked_fill(~allowed, float("-inf")).softmax(-1)  # f / C
         else:
             # C = N_i: these f may be negative or sum to zero, so they cannot be their own divisor
@@ -124,6 +136,9 @@ class NonLocal(SelfMixer[Past]):
         # A hidden layer for each pair takes (B, H, T, S, d) of memory
         if self.pairwise == "additive":
             return (torch.tanh(q[..., :, None, :] + k[..., None, :, :]) @ score[:, None]).squeeze(-1)
+        if self.pairwise == "tanh_concatenation":
+            # The key's part alone: the query's part is the same for all keys
+            return (torch.tanh(k) @ score).transpose(-1, -2).expand(*q.shape[:-1], -1)
         # w . [q; k] is a sum of two numbers, so that no pair is concatenated
         from_q, from_k = score.chunk(2, 1)
         return torch.relu(q @ from_q + (k @ from_k).transpose(-1, -2))

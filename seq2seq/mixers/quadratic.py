@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.kernels.attention import attention
-from seq2seq.kernels.attention.weights import weigh
+from seq2seq.kernels.attention.weights import allow, weigh
 from seq2seq.kernels.band_matrix import left_padding
+from seq2seq.kernels.dropout import dropout as drop
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.kernels.relative_positions import offsets, require_axes, slot_offsets
 from seq2seq.mixers.past import Past, attend_to_past
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
-from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_probability
+from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_positive, require_probability
 from seq2seq.network.state import Cache, Device, DType
 
 
@@ -28,13 +29,15 @@ class Quadratic(SelfMixer[Past]):
 
     Up to a constant the scores are the published quadratic encoding, v'r_d with r_d = (|d|^2, d), v = -a (1, -2c). As a
     grows, K heads centered on the taps compute a convolution of width K, with the border repeated outside: any such
-    convolution if head_dim = D. Without content M is static and the same for all positions. M is dense, with little
-    weight on far offsets, and shared by a head's channels.
+    convolution if head_dim = D. With padding="zeros" the softmax is over all whole d, and positions that do not exist
+    have values of zero, so that the convolution is padded by zeros (SAME); what a causal row has in its future is lost
+    as well. A stride is this convolution with pooling after it. Without content M is static and the same for all
+    positions. M is dense, with little weight on far offsets, and shared by a head's channels.
 
     Centers start from N(0, center_std^2), in the past if causal; sharpness falls geometrically from 1/2 for the first
     head to 1/512 for the last, or from 1 to 1/4 on a grid, whose sides are shorter. Without center_std, centers start
-    at the taps of a convolution, sqrt(H) x sqrt(H) of them on a grid, and sharpness at 4, where a neighbor of the tap
-    has 2% of its weight. Centers r times as far are a convolution of dilation r.
+    at the taps of a convolution, sqrt(H) x sqrt(H) of them on a grid, `dilation` apart, and sharpness at 4, where a
+    neighbor of the tap has 2% of its weight.
 
     Args:
         num_heads: H.
@@ -42,6 +45,8 @@ class Quadratic(SelfMixer[Past]):
         content: Add (x_q'W_q' + u')W_k x_k / sqrt(head_dim) to the scores; an unbounded product of x_q with r_d is
             left out.
         center_std: Standard deviation of the centers at the start; None puts them at the taps.
+        dilation: Distance of neighboring taps; needs center_std=None.
+        padding: Outside the sentence, "repeat" its border, or assume "zeros"; these need content=False.
         grid_width: Columns w of a grid, encoder only: position p lies at row p // w, column p % w.
         dropout: Probability of dropping an entry of M; without content, a causal batch shares M.
 
@@ -63,6 +68,8 @@ class Quadratic(SelfMixer[Past]):
         head_dim: int | None = None,
         content: bool = False,
         center_std: float | None = 2.0,
+        dilation: int = 1,
+        padding: str = "repeat",
         grid_width: int | None = None,
         dropout: float = 0.0,
     ) -> None:
@@ -73,7 +80,17 @@ class Quadratic(SelfMixer[Past]):
             raise ValueError(f"num_heads is {num_heads}, head_dim {head_dim}; choose 1 or more")
         if center_std is not None and center_std < 0:
             raise ValueError(f"center_std is {center_std}; choose a standard deviation, 0 or more")
+        if require_positive(dilation, "dilation") > 1 and center_std is not None:
+            raise ValueError(
+                f"dilation {dilation} is a distance of taps, where center_std={center_std} draws centers at "
+                "random; set center_std to null, or dilation to 1"
+            )
+        if padding not in ("repeat", "zeros"):
+            raise ValueError(f"padding is {padding!r}; choose repeat or zeros")
+        if padding == "zeros" and content:
+            raise ValueError("padding=zeros needs scores of offsets alone; set content to false, or padding to repeat")
         axes = require_axes(grid_width, causal=causal)
+        self.padding = padding
         self.num_heads = num_heads
         self.content = content
         self.grid_width = grid_width
@@ -87,7 +104,7 @@ class Quadratic(SelfMixer[Past]):
         self.out = projection(self.width, dim)
         self.u = nn.Parameter(torch.zeros(num_heads, head_dim)) if content else None
         if center_std is None:
-            centers = _taps(num_heads, axes, causal=causal)
+            centers = dilation * _taps(num_heads, axes, causal=causal)
             halvings = torch.full((num_heads,), -2.0)  # 2^2
         else:
             centers = center_std * torch.randn(num_heads, axes)
@@ -138,6 +155,9 @@ class Quadratic(SelfMixer[Past]):
         """Mix values (B, H, S, d) by scores (..., H, T, S) and, if there are queries and keys, by content."""
         dropout = self.dropout if self.training else 0.0
         causal = self.causal and mask is None  # a step has a mask
+        if self.padding == "zeros":
+            shares = allow(scores - self._log_total()[:, None, None], mask, causal).exp()
+            return drop(shares.to(v.dtype), dropout) @ v
         if self.u is None:
             return weigh(scores, v, mask=mask, causal=causal, dropout=dropout)
         q, k = query_key
@@ -152,6 +172,18 @@ class Quadratic(SelfMixer[Past]):
         # (axes, ..., H, T, S)
         distance = offset - centers.T.view(-1, *[1] * (offset.dim() - 4), self.num_heads, 1, 1)
         return -sharpness[:, None, None] * distance.square().sum(0)
+
+    def _log_total(self) -> Tensor:
+        """Compute log sum_d exp(-a |d - c|^2) over all whole d, (H,): a sum for each axis, the faster of two series."""
+        dtype = at_least_float32(self.centers.dtype)
+        centers = self.centers.to(dtype)
+        a = self.sharpness.to(dtype)[:, None, None]  # (H, 1, 1)
+        n = torch.arange(-4, 5, device=centers.device, dtype=dtype)
+        near = (-a * (n - (centers - centers.round())[..., None]).square()).exp().sum(-1)  # (H, axes)
+        # Poisson's sum, sqrt(pi / a) sum_n exp(-pi^2 n^2 / a) cos(2 pi n c): each series has its largest a or least
+        waves = (-(math.pi * n).square() / a).exp() * (2 * math.pi * n * centers[..., None]).cos()
+        far = (math.pi / a[..., 0]).sqrt() * waves.sum(-1)
+        return torch.where(a[..., 0] > math.pi, near, far).log().sum(-1)
 
 
 def _taps(count: int, axes: int, *, causal: bool) -> Tensor:

@@ -30,21 +30,27 @@ class Relative(SelfMixer[Past]):
     d = k - q; u and v per head, r shared by the heads. M is dense, shared by the D / H channels of
     a head.
 
+    Without u and v, the scores of position i are (Theta_d + Theta) x_i, the dynamic and static weights of Han et al.:
+    Theta_d has the rows x_k'W_k'W_q, as dot-product attention, and Theta the rows r_d'W_r'W_q, one for each offset, as
+    dynamic convolution.
+
     Args:
         encoding: r, "learned", or "sinusoidal" as in Transformer-XL.
         max_offset: Learned up to this offset either way; farther offsets share its encoding.
         content: False drops the terms with x and leaves softmax(v'W_r r_d): static weights, the
             same for all positions.
+        biases: False drops the terms with u and v and leaves (Theta_d + Theta) x_i.
         grid_width: Columns w of a grid, encoder only: position p lies at row p // w, column p % w,
             and r_d = [r_row; r_column], D / 2 numbers each.
         dropout: Probability of dropping an entry of M; without content, a causal batch shares M.
 
     Cost:
-        5 D^2 + 2 D parameters (3 D^2 + D without content), and D (2 max_offset + 1), when causal D
-        (max_offset + 1), where learned; O(T^2 D + T D^2) time, O(T D) state.
+        5 D^2 + 2 D parameters (3 D^2 + D without content, 5 D^2 without biases), and D (2 max_offset + 1), when causal
+        D (max_offset + 1), where learned; O(T^2 D + T D^2) time, O(T D) state.
 
     Reference:
-        Dai et al. 2019, 'Transformer-XL', section 3.3; Cordonnier et al. 2020, section 4 (grid).
+        Dai et al. 2019, 'Transformer-XL', section 3.3; Cordonnier et al. 2020, section 4 (grid); Han et al. 2022,
+        appendix C (without biases).
     """
 
     def __init__(
@@ -56,6 +62,7 @@ class Relative(SelfMixer[Past]):
         encoding: str = "learned",
         max_offset: int = 64,
         content: bool = True,
+        biases: bool = True,
         grid_width: int | None = None,
         dropout: float = 0.0,
     ) -> None:
@@ -64,6 +71,8 @@ class Relative(SelfMixer[Past]):
         self.axes = require_axes(grid_width, causal=causal)
         if encoding not in ENCODINGS:
             raise ValueError(f"encoding is {encoding!r}; choose one of {', '.join(ENCODINGS)}")
+        if not content and not biases:
+            raise ValueError("biases=false and content=false leave no scores; set one of them to true")
         self.num_heads = num_heads
         self.content = content
         self.grid_width = grid_width
@@ -80,8 +89,8 @@ class Relative(SelfMixer[Past]):
         self.place = attention_inputs(dim, dim)  # W_r: the keys of offsets
         self.out = projection(dim, dim)
         # Biases of the query: u for content, v for offsets
-        self.u = nn.Parameter(torch.empty(num_heads, self.head_dim)) if content else None
-        self.v = nn.Parameter(torch.empty(num_heads, self.head_dim))
+        self.u = nn.Parameter(torch.empty(num_heads, self.head_dim)) if content and biases else None
+        self.v = nn.Parameter(torch.empty(num_heads, self.head_dim)) if biases else None
         for vector in (self.u, self.v):
             if vector is not None:
                 nn.init.xavier_uniform_(vector)
@@ -123,13 +132,15 @@ class Relative(SelfMixer[Past]):
         """Mix values (B, H, S, d) by content, if there are queries and keys, and by offset (axes, ..., T, S)."""
         dropout = self.dropout if self.training else 0.0
         causal = self.causal and mask is None  # a step has a mask
-        if self.u is None:
+        if not query_key:
+            assert self.v is not None
             scores = mark_mixing(self._scores(self.v[:, None], offset, extent))
             return weigh(scores, v, mask=mask, causal=causal, dropout=dropout)
         q, k = query_key  # (B, H, T, d), (B, H, S, d)
-        scores = mark_mixing(self._scores(q + self.v[:, None], offset, extent))
+        scores = mark_mixing(self._scores(q if self.v is None else q + self.v[:, None], offset, extent))
         # SDPA scales the product of content; `_scores` scales the product of offsets
-        q = (q + mark_mixing(self.u)[:, None]).to(k.dtype)
+        if self.u is not None:
+            q = (q + mark_mixing(self.u)[:, None]).to(k.dtype)
         return attention(q, k, v, bias=scores, mask=mask, causal=causal, dropout=dropout)
 
     def _scores(self, query: Tensor, offset: Tensor, extent: tuple[int, ...]) -> Tensor:

@@ -19,6 +19,7 @@ from seq2seq.analysis.atlas.survey import Point, survey
 from seq2seq.analysis.atlas.write_atlas import settings_of
 from seq2seq.analysis.jacobian import jacobian
 from seq2seq.mixers.attention import Attention
+from seq2seq.mixers.nonlocal_ import PAIRWISE
 from seq2seq.network.introspection import MixingProperties, freeze_mixing, mark_mixing
 from seq2seq.network.mixer import SelfMixer
 from seq2seq.settings.compose import self_mixers
@@ -43,6 +44,25 @@ def test_measurement_agrees_with_declaration(name):
     if settings is None:
         return  # a stack of several mixers is not a point of the map
     assert not survey(name, settings, limit=None).disagreements()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        *(("nonlocal", {"pairwise": pairwise}) for pairwise in PAIRWISE),
+        ("relu_attention", {"weights": "plain_relu"}),
+        ("relative", {"biases": False}),
+        ("postconv_attention", {"of": "scores"}),
+        ("preconv_attention", {"before": "depthwise"}),
+        ("preconv_attention", {"before": "full", "batch_norm": True}),
+        ("quadratic", {"padding": "zeros"}),
+    ],
+)
+def test_settings_of_a_mixer_are_where_they_declare(name, change):
+    settings = settings_of(name)
+    assert settings is not None
+    assert not survey(name, lambda *sizes, **named: settings(*sizes, **named) | change, limit=None).disagreements()
 
 
 def test_there_are_mixers():

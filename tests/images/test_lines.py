@@ -406,6 +406,23 @@ def test_impossible_corpora_are_refused(tmp_path, capsys):
     assert not (tmp_path / "drawn").exists()
 
 
+def test_frames_are_the_patches_of_a_moving_text(capsys, tmp_path):
+    """Patches of frames follow each other: T x H x W positions, each frame the first one moved by 2 pixels more."""
+    images_of = WordImages(height=8, width=24, frames=3)
+    film = read_image(images_of.line("we left", 5), height=24, width=24)
+    still = read_image(WordImages(height=8, width=24).line("we", 5), height=8, width=24)
+    frames = [still, np.roll(still, -2, 1), np.roll(still, -4, 1)]
+    whole = pack(film[None], PatchGrid(24, 24))
+    assert np.array_equal(whole, np.concatenate([pack(each[None], GRID) for each in frames], 1))
+    sizes = ["--height", "8", "--width", "24", "--letters", "2", "--train", "9", "--held-out", "3"]
+    assert draw.main(["--corpus", str(tmp_path), "--frames", "3", *sizes]) == 0
+    texts = (tmp_path / "train.en").read_text().split("\n")[:-1]
+    assert {text.split(" ")[-1] for text in texts} <= {"left", "right", "up", "down"}
+    for wrong in ("we", "left", "we over"):
+        with pytest.raises(ValueError, match=f"line 1: '{wrong}'.*left, right, up, down"):
+            images_of.line(wrong, 0)
+
+
 def test_a_drawn_corpus_keeps_its_parts_apart(drawn):
     texts = {split: (drawn / f"{split}.en").read_text().split("\n")[:-1] for split in ("train", "valid", "test")}
     assert [len(part) for part in texts.values()] == [60, 6, 6]

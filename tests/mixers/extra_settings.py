@@ -22,7 +22,11 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
         *({"slot": "cross", "weights": weights} for weights in SPARSE),
     ],
     "qk_norm": [{"num_kv_heads": 2}],
-    "relu_attention": [{"slot": "decoder", "num_kv_heads": 1, "rotary": True}],
+    "relu_attention": [
+        {"slot": "decoder", "num_kv_heads": 1, "rotary": True},
+        {"weights": "plain_relu"},
+        {"slot": "cross", "weights": "plain_relu"},
+    ],
     # Names of a self mixer and of a cross mixer
     "lightconv": [
         {"softmax": False},
@@ -53,8 +57,16 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
         {"values": True, "kernel_size": 3},
         {"values": True, "kernel_size": 1},
         {"values": False, "kernel_size": 6},
+        {"before": "depthwise"},
+        {"before": "full"},
+        {"before": "full", "kernel_size": 6, "batch_norm": True},
     ],
-    "postconv_attention": [{"kernel_size": 1}, {"kernel_size": 6}],
+    "postconv_attention": [
+        {"kernel_size": 1},
+        {"kernel_size": 6},
+        {"of": "scores"},
+        {"of": "scores", "kernel_size": 6},
+    ],
     "pyramid": [{"reduction": 1}, {"reduction": 3}, {"reduction": 8}],
     "lowrank": [{"rank": 2, "max_len": 150}, {"rank": 40, "max_len": 150}],
     "lowrank_mlp": [{"rank": 1}],
@@ -67,6 +79,7 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     "relative": [
         {"encoding": "sinusoidal"},
         {"content": False, "max_offset": 4},
+        {"biases": False},
         {"content": False, "encoding": "sinusoidal"},
         {"slot": "encoder", "grid_width": 4},
         {"slot": "encoder", "grid_width": 4, "encoding": "sinusoidal"},
@@ -75,6 +88,8 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     "relative_bias": [{"max_offset": 3}],
     "quadratic": [
         {"center_std": None},
+        {"center_std": None, "dilation": 2, "padding": "zeros"},
+        {"slot": "encoder", "grid_width": 4, "padding": "zeros"},
         {"content": True},
         {"head_dim": 3},
         {"slot": "encoder", "grid_width": 4, "content": True},

@@ -97,12 +97,16 @@ def test_pairwise_by_hand(pairwise, causal):
     mixer = make(NonLocal, causal, pairwise=pairwise)
     for x, y, seen in sentences(mixer):
         rows = torch.cat([x, x], -1) if mixer.qk is None else mixer.qk(x)
+        if pairwise == "tanh_concatenation":  # any queries, and any weights w_q of them, cancel
+            rows, w_q = torch.cat([wide(*x.shape), rows], -1), wide(HEADS, HEAD_DIM)
         q, k = (heads(part) for part in rows.chunk(2, -1))
         f = torch.zeros(HEADS, len(x), len(x), dtype=torch.float64)
         for h, i, j in torch.nonzero(seen.expand_as(f)).tolist():
             a, b = q[h, i], k[h, j]
             if pairwise == "additive":
                 f[h, i, j] = torch.exp(mixer.score[h] @ torch.tanh(a + b))
+            elif pairwise == "tanh_concatenation":
+                f[h, i, j] = torch.exp(torch.cat([w_q[h], mixer.score[h]]) @ torch.tanh(torch.cat([a, b])))
             elif pairwise == "concatenation":
                 f[h, i, j] = F.relu(mixer.score[h] @ torch.cat([a, b]))
             else:
@@ -187,6 +191,64 @@ def test_postconv_convolves_the_weights(taps, causal):
         mixing = F.conv1d(padded, mixer.weight.flip(1)[:, None], groups=HEADS).transpose(0, 1)
         assert not causal or not mixing[~seen.expand_as(mixing)].any()
         exact(y, mixer.out((mixing @ v).transpose(0, 1).flatten(1)))
+
+
+@either_form
+@pytest.mark.parametrize("taps", [1, 3, 4, 13])
+def test_postconv_convolves_the_scores(taps, causal):
+    """Each score is a sum over the scores of neighboring keys of the sentence, one product after another."""
+    mixer = make(PostconvAttention, causal, kernel_size=taps, of="scores")
+    left = taps - 1 if causal else taps // 2
+    for x, y, seen in sentences(mixer):
+        q, k, v = (heads(part) for part in mixer.qkv(x).chunk(3, -1))
+        plain = q @ k.transpose(1, 2) / math.sqrt(HEAD_DIM)  # (H, T, T)
+        scores = torch.zeros_like(plain)
+        for j in range(len(x)):
+            for tap in range(taps):
+                if 0 <= j + tap - left < len(x):
+                    scores[:, :, j] += mixer.weight[:, tap, None] * plain[:, :, j + tap - left]
+        weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+        exact(y, mixer.out((weights @ v).transpose(0, 1).flatten(1)))
+
+
+@either_form
+@pytest.mark.parametrize("batch_norm", [False, True])
+@pytest.mark.parametrize("before", ["depthwise", "full"])
+def test_preconv_of_the_input_by_hand(before, batch_norm, causal):
+    """C x of Han et al., one tap after another, then BN + ReLU, and attention of its queries and keys."""
+    mixer = make(PreconvAttention, causal, kernel_size=4, before=before, batch_norm=batch_norm)
+    taps = mixer.weight if before == "full" else torch.diag_embed(mixer.weight.t()).permute(1, 2, 0)  # (D, D, K)
+    if batch_norm:
+        mixer.norm.mean.normal_()
+        mixer.norm.variance.uniform_(0.5, 2.0)
+    left = 3 if causal else 2
+    for x, y, seen in sentences(mixer):
+        z = torch.zeros_like(x)
+        for t in range(len(x)):
+            for tap in range(4):
+                if 0 <= t + tap - left < len(x):
+                    z[t] += taps[:, :, tap] @ x[t + tap - left]
+        if batch_norm:
+            z = (z - mixer.norm.mean) / (mixer.norm.variance + 1e-5).sqrt() * mixer.norm.weight + mixer.norm.bias
+            z = z.clamp(min=0.0)
+        (q, k), v = mixer.qkv(z).chunk(3, -1)[:2], mixer.qkv(x).chunk(3, -1)[2]
+        mixed = F.scaled_dot_product_attention(*(heads(part) for part in (q, k, v)), attn_mask=seen)
+        exact(y, mixer.out(mixed.transpose(0, 1).flatten(1)))
+
+
+def test_preconv_normalizes_real_positions_by_their_own_statistics():
+    """In training as torch's BatchNorm1d over the real positions of the batch, running statistics included."""
+    mixer = make(PreconvAttention, False, before="full", batch_norm=True).train()
+    x, mask = wide(len(LENGTHS), max(LENGTHS), WIDTH), lengths_mask(LENGTHS)
+    inputs = []
+    mixer.norm.register_forward_hook(lambda _, given, y: inputs.append((given[0].detach(), y.detach())))
+    mixer(x, mask)
+    ((before, after),) = inputs
+    torchs = nn.BatchNorm1d(WIDTH).double()
+    torchs.load_state_dict({"weight": mixer.norm.weight, "bias": mixer.norm.bias}, strict=False)
+    exact(after[mask], torchs(before[mask]))
+    exact(mixer.norm.mean, torchs.running_mean)
+    exact(mixer.norm.variance, torchs.running_var)
 
 
 @pytest.mark.parametrize("kind", [PreconvAttention, PostconvAttention])
@@ -276,6 +338,11 @@ def test_compiles_in_one_graph(kind):
     ("name", "settings", "message"),
     [
         ("nonlocal", {"pairwise": "cosine"}, "pairwise is 'cosine'"),
+        ("postconv_attention", {"of": "values"}, "of is 'values'"),
+        ("preconv_attention", {"before": "conv"}, "before is 'conv'"),
+        ("preconv_attention", {"before": "full", "values": True}, "before=full.*values"),
+        ("preconv_attention", {"batch_norm": True}, "batch_norm.*before"),
+        ("relative", {"biases": False, "content": False}, "biases.*content"),
         ("pyramid", {"reduction": 0}, "reduction is 0"),
         ("lowrank", {"rank": 1}, "rank is 1"),
         ("retention", {"num_heads": 16}, "num_heads 16"),

@@ -18,7 +18,8 @@ from seq2seq.network.build import build_model
 INSTALLED = importlib.util.find_spec("entmax") is not None
 needs_entmax = pytest.mark.skipif(not INSTALLED, reason="needs the package entmax")
 every_kind = pytest.mark.parametrize(
-    "weights", [name if name in ("softmax", "relu") else pytest.param(name, marks=needs_entmax) for name in WEIGHTS]
+    "weights",
+    [name if name in ("softmax", "relu", "plain_relu") else pytest.param(name, marks=needs_entmax) for name in WEIGHTS],
 )
 LENGTHS = [5, 1, 3]
 MASK = lengths_mask(LENGTHS)
@@ -28,7 +29,7 @@ def slow(scores: Tensor, weights: str) -> Tensor:
     """Return the weights of one query's scores (S,); thresholds by bisection."""
     if weights == "softmax":
         return scores.exp() / scores.exp().sum()
-    if weights == "relu":
+    if weights in ("relu", "plain_relu"):
         return scores.clamp(min=0.0)
     # Sparsemax: max(z - tau, 0); 1.5-entmax: max(z / 2 - tau, 0)^2; tau such that they sum to 1
     scores, power = (scores, 1) if weights == "sparsemax" else (scores / 2, 2)
@@ -70,6 +71,13 @@ def test_attention_by_hand(weights):
                 scale = mixer.norm.norm.weight / (joined.square().mean() + 1e-6).sqrt()
                 joined = scale * joined * torch.sigmoid(mixer.norm.gate * joined)
             torch.testing.assert_close(y[row, t], mixer.out(joined), atol=1e-10, rtol=1e-10)
+
+
+def test_plain_relu_has_no_norm():
+    """It is a sum over positions, linear in values, and has the parameters of a softmax."""
+    plain = Attention(dim=4, causal=True, num_heads=2, weights="plain_relu")
+    assert plain.properties.linear
+    assert plain.state_dict().keys() == Attention(dim=4, causal=True, num_heads=2).state_dict().keys()
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -21,6 +21,7 @@ from seq2seq.mixers.relative import Relative
 from seq2seq.mixers.relative_bias import RelativeBias
 from seq2seq.network.introspection import freeze_mixing
 from seq2seq.network.mixer import SelfMixer
+from seq2seq.network.pooling import Halving
 
 
 def place(p: int, grid_width: int | None) -> list[int]:
@@ -70,27 +71,44 @@ def relative_score(mixer: Relative, x: np.ndarray) -> Any:
 
     def score(h: int, q: int, k: int) -> float:
         r = places[h] @ encoding(q, k)
-        total = array(mixer.v)[h] @ r
-        if mixer.u is not None:
+        total = 0.0 if mixer.v is None else array(mixer.v)[h] @ r
+        if mixer.content:
             queries, keys = content(mixer, x)
-            total += queries[q, h] @ keys[k, h] + queries[q, h] @ r + array(mixer.u)[h] @ keys[k, h]
+            total += queries[q, h] @ keys[k, h] + queries[q, h] @ r
+            total += 0.0 if mixer.u is None else array(mixer.u)[h] @ keys[k, h]
         return total / math.sqrt(mixer.head_dim)
 
     return score
 
 
-@pytest.mark.parametrize("with_content", [True, False])
+@pytest.mark.parametrize(("with_content", "biases"), [(True, True), (False, True), (True, False)])
 @pytest.mark.parametrize("encoding", ["learned", "sinusoidal"])
 @pytest.mark.parametrize(("causal", "grid_width"), [(True, None), (False, None), (False, 3)])
-def test_relative_by_hand(causal, grid_width, encoding, with_content):
+def test_relative_by_hand(causal, grid_width, encoding, with_content, biases):
     mixer = Relative(dim=8, causal=causal, num_heads=2, encoding=encoding, max_offset=3, content=with_content,
-                     grid_width=grid_width)  # fmt: skip
+                     biases=biases, grid_width=grid_width)  # fmt: skip
     mixer, x, lengths = jiggle(mixer).double(), wide(2, 7, 8), [7, 4]
     y = mixer(x, lengths_mask(lengths))
     for row, length in enumerate(lengths):
         sentence = array(x[row, :length])
         expected = by_hand(mixer, sentence, relative_score(mixer, sentence))
         np.testing.assert_allclose(array(y[row, :length]), expected, atol=1e-11)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_relative_without_biases_is_theta_d_plus_theta(causal):
+    """w = (Theta_d + Theta) x_i of Han et al. 2022: rows of P_k'P_q by content, and a static row for each offset."""
+    mixer = jiggle(Relative(dim=8, causal=causal, num_heads=1, max_offset=9, biases=False)).double()
+    x = wide(6, 8)
+    p_q, p_k, p_v = mixer.inner.weight.split(8)
+    expected = torch.zeros_like(x)
+    for i in range(6):
+        seen = list(range(i + 1 if causal else 6))
+        theta_d = torch.stack([x[j] @ p_k.T @ p_q for j in seen])
+        theta = torch.stack([mixer.r[0, j - i + 9] @ mixer.place.weight.T @ p_q for j in seen])
+        w = ((theta_d + theta) @ x[i] / math.sqrt(8)).softmax(0)
+        expected[i] = mixer.out(w @ x[seen] @ p_v.T)
+    torch.testing.assert_close(mixer(x[None], lengths_mask([6]))[0], expected, atol=1e-12, rtol=1e-12)
 
 
 def quadratic_score(mixer: Quadratic, x: np.ndarray) -> Any:
@@ -188,6 +206,97 @@ def test_zero_padding_is_met_inside_and_on_a_framed_input():
     torch.testing.assert_close(attend(F.pad(image, (1, 1, 1, 1)))[inside], expected, atol=1e-13, rtol=1e-12)
 
 
+def as_convolution(conv: nn.Conv1d | nn.Conv2d, *, causal: bool = False, grid_width: int | None = None) -> Quadratic:
+    """Attention by its settings: heads at the taps of `conv`, zeros outside, and the paper's sharpness of 46."""
+    dim = conv.in_channels
+    taps = [*np.ndindex(*conv.kernel_size)]
+    sizes = {"dim": dim, "num_heads": len(taps), "head_dim": dim, "dilation": conv.dilation[0]}
+    mixer = Quadratic(**sizes, causal=causal, center_std=None, padding="zeros", grid_width=grid_width).double()
+    with torch.no_grad():
+        mixer.log_sharpness.fill_(math.log(46.0))
+        mixer.inner.weight.copy_(torch.eye(dim).repeat(len(taps), 1))
+        mixer.out.weight.copy_(torch.cat([conv.weight[:, :, *tap] for tap in taps], 1))
+    return mixer
+
+
+@pytest.mark.parametrize("dilation", [1, 2, 5])
+@pytest.mark.parametrize("taps", [1, 3, 5])
+def test_with_zeros_outside_it_is_a_convolution_at_the_borders_too(taps, dilation):
+    """SAME padding, of each sentence of a padded batch."""
+    conv = nn.Conv1d(5, 5, taps, dilation=dilation, padding="same", bias=False).double()
+    x, lengths, mixer = wide(3, 9, 5), [9, 4, 1], as_convolution(conv)
+    y = mixer(x, lengths_mask(lengths))
+    for row, length in enumerate(lengths):
+        expected = conv(x[row, :length].t()[None])[0].t()
+        torch.testing.assert_close(y[row, :length], expected, atol=1e-13, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dilation", [1, 3])
+def test_causal_heads_with_zeros_outside_are_a_causal_convolution(dilation):
+    conv = nn.Conv1d(5, 5, 3, dilation=dilation, bias=False).double()
+    x = wide(2, 9, 5)
+    expected = conv(F.pad(x.transpose(1, 2), (2 * dilation, 0))).transpose(1, 2)
+    y = as_convolution(conv, causal=True)(x, lengths_mask([9, 9]))
+    torch.testing.assert_close(y, expected, atol=1e-13, rtol=1e-12)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(("size", "dilation"), [(3, 1), (3, 2), (5, 1)])
+def test_the_whole_theorem_on_a_grid(size, dilation, stride):
+    """SAME padding, any dilation, and any stride by pooling after attention, which picks one position of a pool."""
+    conv = nn.Conv2d(3, 3, size, dilation=dilation, padding="same", bias=False).double()
+    image = wide(2, 3, 6, 12)
+    x = image.flatten(2).transpose(1, 2)
+    y = as_convolution(conv, grid_width=12)(x, lengths_mask([72, 72])).transpose(1, 2).unflatten(2, (6, 12))
+    half = dilation * (size // 2)
+    expected = F.conv2d(image, conv.weight, stride=stride, padding=half, dilation=dilation)
+    torch.testing.assert_close(F.max_pool2d(y, 1, stride=stride), expected, atol=1e-13, rtol=1e-12)
+
+
+def test_means_after_attention_are_a_stride_of_a_wider_kernel():
+    """Means of 2 x 2, as between the stages of an encoder: the kernel is wider by one."""
+    conv = nn.Conv2d(3, 3, 3, padding="same", bias=False).double()
+    image = wide(2, 3, 6, 12)
+    x, mask = image.flatten(2).transpose(1, 2), lengths_mask([72, 72])
+    pooled, _ = Halving((6, 12))(as_convolution(conv, grid_width=12)(x, mask), mask)
+    wider = F.conv2d(conv.weight, torch.full((3, 1, 2, 2), 0.25).double(), padding=1, groups=3)
+    expected = F.conv2d(F.pad(image, (1, 1, 1, 1)), wider, stride=2)
+    torch.testing.assert_close(pooled.transpose(1, 2).unflatten(2, (3, 6)), expected, atol=1e-13, rtol=1e-12)
+
+
+@pytest.mark.parametrize("sharpness", [0.004, 0.5, 3.1, 3.2, 46.0])
+@pytest.mark.parametrize(("causal", "grid_width"), [(True, None), (False, None), (False, 3)])
+def test_zeros_outside_by_hand(causal, grid_width, sharpness):
+    """Weights of a softmax over far more offsets than there are positions, whose values outside are zero."""
+    mixer = jiggle(Quadratic(dim=4, causal=causal, num_heads=2, padding="zeros", grid_width=grid_width)).double()
+    with torch.no_grad():
+        mixer.log_sharpness.fill_(math.log(sharpness))
+    x, far = wide(7, 4), torch.arange(-150, 151)
+    values = mixer.inner(x).unflatten(-1, (2, 2))
+    expected = torch.zeros(7, 2, 2).double()
+    for h, c in enumerate(mixer.centers):
+        totals = [(-sharpness * (far - center).square()).exp().sum() for center in c]
+        for q in range(7):
+            for k in range(q + 1 if causal else 7):
+                d = torch.tensor(place(k, grid_width)) - torch.tensor(place(q, grid_width))
+                weight = (-sharpness * (d - c).square().sum()).exp() / math.prod(totals)
+                expected[q, h] += weight * values[k, h]
+    y = mixer(x[None], lengths_mask([7]))[0]
+    torch.testing.assert_close(y, mixer.out(expected.flatten(1)), atol=1e-12, rtol=1e-11)
+
+
+def test_settings_of_the_theorem_are_checked():
+    sizes = {"dim": 4, "causal": False, "num_heads": 2}
+    for wrong, message in (
+        ({"dilation": 2}, "dilation 2 .*center_std"),
+        ({"dilation": 0, "center_std": None}, "dilation is 0"),
+        ({"padding": "same"}, "padding is 'same'"),
+        ({"padding": "zeros", "content": True}, "padding=zeros.*content"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Quadratic(**sizes, **wrong)
+
+
 def test_a_wide_head_is_a_mean():
     """Sharpness 0: every position gets the mean of the sentence."""
     mixer, x = Quadratic(dim=4, causal=False, num_heads=2).double(), wide(2, 6, 4)
@@ -274,9 +383,11 @@ VARIANTS: list[tuple[type[SelfMixer], dict[str, Any]]] = [
     (Relative, {"encoding": "sinusoidal", "dropout": 0.3}),
     (Relative, {"content": False, "max_offset": 4, "dropout": 0.3}),
     (Relative, {"content": False, "encoding": "sinusoidal"}),
+    (Relative, {"biases": False}),
     (RelativeBias, {"max_offset": 3, "dropout": 0.3}),
     (Quadratic, {"content": True, "dropout": 0.3}),
     (Quadratic, {"head_dim": 3, "dropout": 0.3}),
+    (Quadratic, {"padding": "zeros", "dropout": 0.3}),
 ]
 
 

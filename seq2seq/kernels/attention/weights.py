@@ -12,7 +12,7 @@ from seq2seq.kernels.dropout import dropout as dropout_
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.system.packages import require_installed
 
-WEIGHTS = ("softmax", "relu", "sparsemax", "entmax15")
+WEIGHTS = ("softmax", "relu", "plain_relu", "sparsemax", "entmax15")
 # Functions that an optional package computes.
 _OF_PACKAGE = ("sparsemax", "entmax15")
 
@@ -31,7 +31,7 @@ def require_weights(weights: str) -> str:
 
 
 def normalize(scores: Tensor, weights: str) -> Tensor:
-    """Compute weights (..., T, S) from scores, which are -inf where a weight is 0; "relu" has no fixed sum.
+    """Compute weights (..., T, S) from scores, which are -inf where a weight is 0; ReLUs have no fixed sum.
 
     Reference:
         Zhang et al. 2021, 'Sparse Attention with Linear Units'; Martins & Astudillo 2016 (sparsemax); Peters et al.
@@ -39,7 +39,7 @@ def normalize(scores: Tensor, weights: str) -> Tensor:
     """
     if weights == "softmax":
         return scores.softmax(-1)
-    if weights == "relu":
+    if weights in ("relu", "plain_relu"):
         return scores.relu()
     function = getattr(importlib.import_module("entmax"), weights)
     # Thresholds of sorted sums need more precision than bfloat16's 8 bits
