@@ -329,7 +329,7 @@ def test_widths_of_resolutions_are_checked():
 
 
 @both_forms
-def test_multiplied_relative_positions_by_hand(causal):
+def test_multiplied_relative_positions_one_pair_after_another(causal):
     """One pair of positions after another: a diagonal matrix before each query's scores."""
     mixer, x = made(RelativeBias, causal=causal, num_heads=3, max_offset=2, multiplied=True), sequences()
     q, k, v = (part.unflatten(-1, (3, -1)) for part in mixer.qkv(x).chunk(3, -1))
