@@ -29,7 +29,7 @@ class RelativeBias(SelfMixer[Past]):
 
     Args:
         max_offset: Farther offsets share the bias of this offset.
-        multiplied: Multiply scores by the learned numbers, not add.
+        multiplied: Multiply scores by the learned numbers instead of adding them.
 
     Cost:
         4 D^2 + H (2 max_offset + 1) parameters, H (max_offset + 1) when causal; O(T^2 D + T D^2)
