@@ -44,7 +44,7 @@ def _parser() -> Parser:
     text = "positions of a model with random weights (16)"
     add("--length", type=whole_number(1, LONGEST_SOURCE), metavar="N", help=text)
     add("--atlas", action="store_true", help="measure the self mixers of conf/mixer/self")
-    add("--mixers", metavar="A,B", help="only these (with --atlas)")
+    add("--mixers", metavar="A,B", help="only these, such as conv or conv+groups=2 (with --atlas)")
     text = "most seconds to measure how a mixer's cost grows; 0: no growth (10; with --atlas)"
     add("--seconds", type=number(0, 1e6), metavar="S", help=text)
     add("--figure", action="store_true", help="draw the map too (with --atlas)")

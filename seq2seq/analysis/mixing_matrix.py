@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from seq2seq.analysis.jacobian import jacobian
 from seq2seq.network.model import Seq2Seq
-from seq2seq.network.pooling import Halving, spread
+from seq2seq.network.pooling import Pooling, spread
 from seq2seq.search import NotFiniteScoresError
 
 # Number of random directions in which outputs are differentiated. A narrower output is differentiated in all channels.
@@ -109,21 +109,21 @@ def views(
             report(f"{part} layer {layer} of {len(getattr(model, part).layers)}")
             view = _view(mixer, x, masks[part][:, : x.shape[1]], None, part, layer)
         if part != "decoder":
-            halvings = [each for at, each in model.encoder.halvings.items() if part == "cross" or at < layer]
-            view = _lengthened(view, halvings, masks["encoder"])
+            poolings = [each for at, each in model.encoder.poolings.items() if part == "cross" or at < layer]
+            view = _lengthened(view, poolings, masks["encoder"])
         # Only the source can be an image
         result.append(dataclasses.replace(view, columns=columns) if part == "encoder" else view)
     _require_finite([view.total for view in result])
     return result
 
 
-def _lengthened(view: View, halvings: Sequence[Halving], mask: Tensor) -> View:
+def _lengthened(view: View, poolings: Sequence[Pooling], mask: Tensor) -> View:
     """Spread the matrices of a later, shorter stage over the positions of the source."""
-    if not halvings:
+    if not poolings:
         return view
 
     def longer(matrices: Tensor) -> Tensor:  # (..., T, S')
-        rows = spread(matrices.reshape(1, -1, matrices.shape[-1]), halvings, mask)
+        rows = spread(matrices.reshape(1, -1, matrices.shape[-1]), poolings, mask)
         return rows.reshape(*matrices.shape[:-1], -1)
 
     def lengthened(matrices: Tensor) -> Tensor:

@@ -13,29 +13,51 @@ from seq2seq.network.introspection import MixingProperties
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_length, require_positive
 from seq2seq.network.state import Cache, Device, DType
 
+# Initial values of a matrix over positions.
+STARTS = ("convolution", "mlp_mixer", "resmlp")
+
 
 class PositionMatrix(nn.Module):
     """Learned matrix over positions.
 
     y_i = sum_j M_{h(c),ij} z_j, N x N for each of H heads; lower-triangular where causal.
 
-    It starts as a random convolution, M_ij = w_{j-i} with independent w_d of standard deviation `std` a / (1 + |d|) and
-    a such that the squares of all w_d sum to about std^2. Thus even the output of a short sentence starts at about the
-    scale of its input; entries of equal size 1 / sqrt(N) would make it tiny. Rows and columns beyond the longest
-    training sentence keep this convolution, so max_len should be about the length of the longest sentence.
+    By default it starts as a random convolution, M_ij = w_{j-i} with independent w_d of standard deviation
+    `std` a / (1 + |d|) and a such that the squares of all w_d sum to about std^2. Thus even the output of a short
+    sentence starts at about the scale of its input; entries of equal size 1 / sqrt(N) would make it tiny. Rows and
+    columns beyond the longest training sentence keep this convolution, so max_len should be about the length of the
+    longest sentence.
+
+    The published models start with independent entries from normal distributions: MLP-Mixer with variance 1 / N, cut
+    off at two standard deviations, ResMLP with standard deviation 0.02.
 
     Args:
         num_heads: H.
         max_len: N; longer sequences are a ValueError.
         causal: Keep the lower triangle only.
-        std: Scale of y at the start, for z of scale 1.
+        std: Scale of y at the start, for z of scale 1 and start "convolution".
+        start: "convolution", "mlp_mixer" or "resmlp".
     """
 
-    def __init__(self, *, num_heads: int, max_len: int, causal: bool, std: float = 1.0) -> None:
+    def __init__(
+        self, *, num_heads: int, max_len: int, causal: bool, std: float = 1.0, start: str = "convolution"
+    ) -> None:
         super().__init__()
         self.max_len = max_len
         self.causal = causal
-        self.weight = nn.Parameter(random_convolutions(num_heads, max_len, causal=causal, std=std))  # (H, N, N)
+        if start not in STARTS:
+            raise ValueError(f"start is {start!r}; choose one of {', '.join(STARTS)}")
+        if start == "convolution":
+            weight = random_convolutions(num_heads, max_len, causal=causal, std=std)
+        else:
+            weight = torch.empty(num_heads, require_positive(max_len, "max_len"), max_len)
+            if start == "resmlp":
+                nn.init.normal_(weight, std=0.02)
+            else:
+                # The cut leaves 0.8796 of the standard deviation, for which jax's lecun_normal makes up
+                wider = max_len**-0.5 / 0.87962566103423978
+                nn.init.trunc_normal_(weight, std=wider, a=-2 * wider, b=2 * wider)
+        self.weight = nn.Parameter(weight)  # (H, N, N)
 
     def forward(self, z: Tensor, mask: Tensor) -> Tensor:
         """Mix z (B, T, D); padding counts as zero."""
@@ -90,12 +112,14 @@ class MLP(SelfMixer[Past]):
 
     y = W_o M_h (W_i x), N x N for each of H heads of channels.
 
-    M is any matrix, lower-triangular if causal, and the same for every sentence. Positions beyond the longest training
-    sentence are untrained (see PositionMatrix).
+    M is any matrix, lower-triangular if causal, and the same for every sentence. It starts as a random convolution, or
+    as a published model does. Positions beyond the longest training sentence are untrained (see PositionMatrix).
 
     Args:
         num_heads: H; must divide dim. The published models have one matrix for all channels, H = 1.
         max_len: N; longer sequences are a ValueError.
+        start: M at first: "convolution", "mlp_mixer" or "resmlp". The published ones are for sentences of N tokens;
+            outputs of shorter ones start smaller.
 
     Cost:
         2 D^2 + D + H N^2 parameters, O(T^2 D + T D^2) time, O(T D) state: all inputs.
@@ -109,12 +133,12 @@ class MLP(SelfMixer[Past]):
     properties = MixingProperties(shares_channels=True, linear=True)
     length_arguments = ("max_len",)
 
-    def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int) -> None:
+    def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int, start: str = "convolution") -> None:
         super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
         self.inner = nn.Linear(dim, dim, bias=False)
         self.out = nn.Linear(dim, dim)
-        self.positions = PositionMatrix(num_heads=num_heads, max_len=max_len, causal=causal)
+        self.positions = PositionMatrix(num_heads=num_heads, max_len=max_len, causal=causal, start=start)
         initialize(self.inner, self.out)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

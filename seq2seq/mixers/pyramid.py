@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixers.projections import attention_inputs, merge, projection, split
+from seq2seq.mixers.projections import attention_inputs, initialize, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import SelfMixer, real_positions, require_divisible, require_probability
 from seq2seq.network.state import Cache, Device, DType
@@ -26,21 +26,33 @@ class Pyramid(SelfMixer):
     most. Causal: position t sees the complete blocks before its own and, as one more key, the mean of its own block up
     to t. M is dense, dynamic, shared by the D / H channels of a head.
 
+    With `learned`, P is a strided convolution with a norm, as published: keys and values are projections of
+    LN(sum_j S_j x_{rb+j} + s), j = 0 .. r - 1, S_j of D x D. Positions after the end of a block, or after t in its own
+    block, count as zero.
+
     Args:
         reduction: r positions a block.
+        learned: Reduce by a learned map, not by means.
         dropout: Probability of dropping the weight of a block.
 
     Cost:
-        4 D^2 parameters, O(T^2 D / r + T D^2) time, O(T D / r) state.
+        4 D^2 parameters, and r D^2 + 3 D if learned; O(T^2 D / r + T D^2) time, O(T D / r) state. Learned, a causal
+        step takes r D^2 more.
 
     Reference:
-        Wang et al. 2021, 'Pyramid Vision Transformer', who reduce keys and values by a linear map
-        of each block.
+        Wang et al. 2021, 'Pyramid Vision Transformer' (spatial-reduction attention).
     """
 
-    properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)
-
-    def __init__(self, *, dim: int, causal: bool, num_heads: int, reduction: int = 2, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        dim: int,
+        causal: bool,
+        num_heads: int,
+        reduction: int = 2,
+        learned: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
         if reduction < 1:
@@ -51,6 +63,11 @@ class Pyramid(SelfMixer):
         self.query = attention_inputs(dim, dim)
         self.out = projection(dim, dim)
         self.key_value = attention_inputs(dim, dim, dim)
+        # A learned map mixes channels, and the norm of its result is not linear
+        self.properties = MixingProperties(shares_channels=not learned, dynamic=True, linear=not learned)
+        self.reduce = nn.Linear(reduction * dim, dim) if learned else None  # S and s
+        self.norm = nn.LayerNorm(dim) if learned else None
+        initialize(self.reduce)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend from x (B, T, D) to blocks; a causal mixer needs no mask, since padding is on the right."""
@@ -58,18 +75,22 @@ class Pyramid(SelfMixer):
         q = split(mark_mixing(self.query(x)), self.num_heads)  # (B, H, T, d)
         drop = self.dropout if self.training else 0.0
         if self.causal:
-            return self.out(merge(self._read_past(q, self.key_value(x), drop)))
+            return self.out(merge(self._read_past(q, self._running(x), drop)))
         x = self._blocks(x.masked_fill(~mask[:, :, None], 0.0))  # (B, blocks, r, D), padding zero
         real = self._blocks(mask[:, :, None])  # (B, blocks, r, 1)
         count = real.sum(2)  # (B, blocks, 1)
         # The projections are linear, so they may follow the mean, at 1 / r of the cost
-        key, value = self.key_value(x.sum(2) / count.clamp(min=1)).chunk(2, -1)
+        reduced = x.sum(2) / count.clamp(min=1) if self.reduce is None else self._normed(self.reduce(x.flatten(2)))
+        key, value = self.key_value(reduced).chunk(2, -1)
         k = split(mark_mixing(key), self.num_heads)  # (B, H, blocks, d)
         v = split(value, self.num_heads)
         return self.out(merge(attention(q, k, v, mask=(count > 0)[:, None, None, :, 0], dropout=drop)))
 
     class State(NamedTuple):
-        """Key and value of each block, 2 D numbers per slot, and the running means of the incomplete block."""
+        """Key and value of each block, 2 D numbers per slot, and the running means of the incomplete block.
+
+        With `learned`, the sum of S_j x_j over the incomplete block.
+        """
 
         past: Cache
         running: Tensor
@@ -77,18 +98,29 @@ class Pyramid(SelfMixer):
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> State:
         """Return an empty cache with a slot for each block, and an empty block."""
         # In float32 at least: in bf16 the mean of a long block would stop moving
-        running = torch.zeros(batch_size, 2 * self.dim, device=device, dtype=at_least_float32(dtype))
+        width = 2 * self.dim if self.reduce is None else self.dim
+        running = torch.zeros(batch_size, width, device=device, dtype=at_least_float32(dtype))
         blocks = -(-max_len // self.reduction)
         past = Cache.empty(batch_size, blocks, 2 * self.dim, stride=self.reduction, device=device, dtype=dtype)
         return self.State(past, running)
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Update the mean of this position's block, overwrite the block's slot, then attend to all blocks so far."""
-        # A running mean: the n-th position of a block moves it by 1 / n of the difference
-        share = (position % self.reduction + 1).to(state.running).reciprocal()
-        running = torch.lerp(state.running, self.key_value(x).to(state.running), share[:, None])
+        place = position % self.reduction
+        if self.reduce is None:
+            # A running mean: the n-th position of a block moves it by 1 / n of the difference
+            share = (place + 1).to(state.running).reciprocal()
+            running = torch.lerp(state.running, self.key_value(x).to(state.running), share[:, None])
+            key_value = running
+        else:
+            # Products with every S_j, of which each row takes the one of its place
+            weight = self.reduce.weight.unflatten(1, (self.reduction, -1)).permute(1, 0, 2)  # (r, D, D)
+            every = F.linear(x, weight.flatten(0, 1)).unflatten(-1, (self.reduction, -1))  # (N, r, D)
+            own = every.gather(1, place[:, None, None].expand(-1, 1, self.dim)).squeeze(1)  # (N, D)
+            running = torch.where(place[:, None] == 0, 0.0, state.running) + own.to(state.running)
+            key_value = self.key_value(self._normed((running + self.reduce.bias).to(x.dtype)))
         # Each block has one slot
-        state.past.append(running, position)
+        state.past.append(key_value, position)
         slots, visible = state.past.read(position)  # (B, slots, 2 D), (B, beam, slots)
         query = self.query(x)
         k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
@@ -100,12 +132,28 @@ class Pyramid(SelfMixer):
         """Cut (B, T, C) into blocks (B, blocks, r, C), zeros after the end."""
         return F.pad(x, (0, 0, 0, -x.shape[1] % self.reduction)).unflatten(1, (-1, self.reduction))
 
-    def _read_past(self, q: Tensor, key_value: Tensor, drop: float) -> Tensor:
-        """Attend from each t to the complete blocks before its own block, and to the mean of its own block up to t."""
+    def _running(self, x: Tensor) -> Tensor:
+        """Reduce each block of x (B, T, D) up to each of its places, to keys and values (B, blocks, r, 2 D)."""
+        size = self.reduction  # r
+        if self.reduce is None:
+            key_value = self.key_value(x)
+            ones = torch.ones(size, size, device=x.device, dtype=key_value.dtype).tril()
+            return (ones / ones.sum(1, keepdim=True)) @ self._blocks(key_value)
+        # Place j has its own S_j
+        weight = self.reduce.weight.unflatten(1, (size, -1))  # (D, r, D)
+        products = torch.einsum("bnrd,erd->bnre", self._blocks(x), weight.to(x.dtype))
+        sums = products.to(at_least_float32(products.dtype)).cumsum(2) + self.reduce.bias
+        return self.key_value(self._normed(sums.to(products.dtype)))
+
+    def _normed(self, x: Tensor) -> Tensor:
+        """Apply the norm of a learned reduction, in the type of x."""
+        assert self.norm is not None
+        return self.norm(x).to(x.dtype)
+
+    def _read_past(self, q: Tensor, running: Tensor, drop: float) -> Tensor:
+        """Attend from each t to the complete blocks before its own block, and to its own block up to t."""
         size = self.reduction  # r
         length = q.shape[2]
-        ones = torch.ones(size, size, device=q.device, dtype=key_value.dtype).tril()
-        running = (ones / ones.sum(1, keepdim=True)) @ self._blocks(key_value)  # means within a block, up to each place
         complete = running[:, : length // size, -1]  # (B, blocks, 2 D)
         key, value = complete.chunk(2, -1)
         own_key, own_value = (split(part[:, :length], self.num_heads) for part in running.flatten(1, 2).chunk(2, -1))

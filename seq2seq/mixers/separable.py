@@ -18,10 +18,12 @@ class Separable(SelfMixer[Past]):
     y = g(M_h f(x)), f and g W_2 gelu(W_1 x).
 
     Channels and positions are mixed in turns, as in a separable filter: a small MLP-Mixer. `mlp` is the same
-    with linear f and g. MLPs are as wide as the model. M is the same for every sentence, lower-triangular if causal.
+    with linear f and g. MLPs are as wide as the model. M is the same for every sentence, lower-triangular if causal. It
+    starts as a random convolution, not as the published models do, unless `start` says so (see PositionMatrix).
 
     Args:
         max_len: N; longer sequences are a ValueError.
+        start: M at first: "convolution", "mlp_mixer" or "resmlp".
 
     Cost:
         4 D^2 + 4 D + H N^2 parameters, O(T^2 D + T D^2) time, O(T D) state: all outputs of f.
@@ -33,12 +35,12 @@ class Separable(SelfMixer[Past]):
     properties = MixingProperties(shares_channels=True)
     length_arguments = ("max_len",)
 
-    def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int) -> None:
+    def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int, start: str = "convolution") -> None:
         super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
         self.before = _channel_mlp(dim)  # f
         self.after = _channel_mlp(dim)  # g
-        self.positions = PositionMatrix(num_heads=num_heads, max_len=max_len, causal=causal)
+        self.positions = PositionMatrix(num_heads=num_heads, max_len=max_len, causal=causal, start=start)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix x (B, T, D); padding counts as zero where positions mix, after the first MLP."""

@@ -34,11 +34,11 @@ from seq2seq.network.model import (
     Seq2Seq,
     Sublayer,
 )
-from seq2seq.network.pooling import Halving, stage_begins
+from seq2seq.network.pooling import Pooling, stage_begins
 from seq2seq.network.weight_blocks import blocks_of
 from seq2seq.settings.classes import mixers_of, targets_of
 from seq2seq.settings.declare import read_section
-from seq2seq.settings.model import ModelSettings
+from seq2seq.settings.model import WIDEST, ModelSettings
 
 # Entries of a model's settings.
 _NEEDED = ("model", "mixer", "src_vocab_size", "tgt_vocab_size", "pad_id", "joint")
@@ -192,18 +192,28 @@ class _Builder:
         layers = []
         dim = self.model.dim
         grid = self.grid
-        halvings: dict[int, Halving] = {}
+        stride = self.model.encoder_pooling
+        growth = self.model.encoder_growth
+        ffn_dim = self.model.ffn_dim
+        poolings: dict[int, Pooling] = {}
+        widenings: dict[int, nn.Linear] = {}
         # The output of a layer is as wide as the input of the next
         for layer, begins in enumerate(self._stages(depth)):
             if begins:
-                halvings[layer] = Halving(grid)
-                grid = grid and (grid[0] // 2, grid[1] // 2)
+                poolings[layer] = Pooling(grid, stride)
+                grid = grid and (grid[0] // stride, grid[1] // stride)
+            if begins and growth > 1:
+                widenings[layer] = _widening(dim, dim * growth)
+                dim *= growth
+                ffn_dim *= growth
             mixer = self._mixer("encoder", layer, depth, columns=grid and grid[1], dim=dim, causal=False)
             mix = EmptySlot(dim=dim) if mixer is None else self._sublayer(mixer, dim, mixer.out_dim)
-            layers.append(EncoderLayer(mix=mix, transform=self._feed_forward(mix.out_dim)))
+            layers.append(EncoderLayer(mix=mix, transform=self._feed_forward(mix.out_dim, ffn_dim)))
             dim = mix.out_dim
         final_norm = self.model.norm == "pre"
-        return Encoder(embedding=embedding, layers=layers, final_norm=final_norm, halvings=halvings)
+        return Encoder(
+            embedding=embedding, layers=layers, final_norm=final_norm, poolings=poolings, widenings=widenings
+        )
 
     def _stages(self, depth: int) -> list[bool]:
         """Return, for each layer of the encoder, whether a new stage begins there."""
@@ -213,13 +223,20 @@ class _Builder:
                 f"model.encoder_stages {stages} are more than the {depth} encoder layers; lower it, or raise "
                 "model.encoder_layers"
             )
+        stride = self.model.encoder_pooling
         if self.grid:
             rows, columns = self.grid
-            if rows % 2 ** (stages - 1) or columns % 2 ** (stages - 1):
+            if rows % stride ** (stages - 1) or columns % stride ** (stages - 1):
                 raise ValueError(
-                    f"model.encoder_stages {stages} halve a grid of {rows} x {columns} patches {stages - 1} times, "
-                    "which leaves no whole number; lower it, or change tokenizer.patches.size"
+                    f"model.encoder_stages {stages} divide a grid of {rows} x {columns} patches {stages - 1} times by "
+                    f"{stride}, which leaves no whole number; lower it or model.encoder_pooling, or change "
+                    "tokenizer.patches.size"
                 )
+        if (width := self.model.dim * self.model.encoder_growth ** (stages - 1)) > WIDEST:
+            raise ValueError(
+                f"model.encoder_growth {self.model.encoder_growth} makes the last of {stages} stages {width} wide, "
+                f"more than {WIDEST}; lower it, model.encoder_stages or model.dim"
+            )
         return stage_begins(depth, stages)
 
     def decoder(self, table: nn.Embedding, memory_dim: int) -> Decoder:
@@ -229,8 +246,9 @@ class _Builder:
         layers = []
         dim = self.model.dim
         depth = self.model.decoder_layers
-        # Each stage but the first halves a line, or both sides of a grid
-        shorter = (4 if self.grid else 2) ** (self.model.encoder_stages - 1)
+        # Each stage but the first shortens a line, or both sides of a grid
+        stride = self.model.encoder_pooling
+        shorter = (stride**2 if self.grid else stride) ** (self.model.encoder_stages - 1)
         for layer in range(depth):
             mixer = self._mixer("decoder", layer, depth, dim=dim, causal=True)
             if mixer is not None and not decodes(type(mixer)):
@@ -238,7 +256,7 @@ class _Builder:
                 raise ValueError(f"mixer.decoder: {name} is causal, so it must define empty_state and step")
             mix = EmptySlot(dim=dim) if mixer is None else self._sublayer(mixer, dim, mixer.out_dim)
             cross = self._mixer("cross", layer, depth, shorter=shorter, dim=mix.out_dim, memory_dim=memory_dim)
-            transform = self._feed_forward(cross.out_dim)
+            transform = self._feed_forward(cross.out_dim, self.model.ffn_dim)
             read = self._sublayer(cross, mix.out_dim, cross.out_dim)
             layers.append(DecoderLayer(mix=mix, read=read, transform=transform))
             dim = cross.out_dim
@@ -274,12 +292,12 @@ class _Builder:
             values = mixer.shortened_values(values, shorter)
         return make_mixer(mixer, values, path, **sizes)
 
-    def _feed_forward(self, dim: int) -> Sublayer[FeedForward] | EmptySlot:
+    def _feed_forward(self, dim: int, ffn_dim: int) -> Sublayer[FeedForward] | EmptySlot:
         model = self.model
-        if not model.ffn_dim:
+        if not ffn_dim:
             return EmptySlot(dim=dim)
         dropout = model.activation_dropout
-        ffn = FeedForward(dim=dim, ffn_dim=model.ffn_dim, activation=model.activation, dropout=dropout)
+        ffn = FeedForward(dim=dim, ffn_dim=ffn_dim, activation=model.activation, dropout=dropout)
         return self._sublayer(ffn, dim, dim)
 
     def _sublayer(self, f: ModuleT, dim: int, out_dim: int) -> Sublayer[ModuleT]:
@@ -303,6 +321,12 @@ class _Builder:
         if not self.grid:
             raise ValueError("model.src_positions=grid is for images (tokenizer=patches); choose another")
         return GridPositions(dim=self.model.dim, width=self.grid[1])
+
+
+def _widening(dim: int, out_dim: int) -> nn.Linear:
+    layer = nn.Linear(dim, out_dim, bias=False)
+    nn.init.xavier_uniform_(layer.weight)
+    return layer
 
 
 def _tables(model: ModelSettings, config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, nn.Embedding]:

@@ -120,12 +120,12 @@ def require_positive(value: int, what: str) -> int:
     return value
 
 
-def require_divisible(dim: int, num_heads: int) -> int:
-    """Return dim / num_heads, or raise ValueError with the numbers of heads that divide dim."""
+def require_divisible(dim: int, num_heads: int, *, what: str = "num_heads", of: str = "dim") -> int:
+    """Return dim / num_heads, or raise ValueError with the numbers of heads (`what`) that divide dim (`of`)."""
     if num_heads < 1 or dim % num_heads:
         # At most 64, to keep the message short
         good = [n for n in range(1, min(dim, 64) + 1) if dim % n == 0]
-        raise ValueError(f"dim {dim} is not divisible by num_heads {num_heads}; choose num_heads from {good}")
+        raise ValueError(f"{of} {dim} is not divisible by {what} {num_heads}; choose {what} from {good}")
     return dim // num_heads
 
 

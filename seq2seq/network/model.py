@@ -17,7 +17,7 @@ from seq2seq.kernels.layer_norm import LayerNorm
 from seq2seq.kernels.residual_norm import residual_norm, skip_and_norm
 from seq2seq.network.embedding import Embedding
 from seq2seq.network.mixer import CrossMixer, SelfMixer
-from seq2seq.network.pooling import Halving
+from seq2seq.network.pooling import Pooling
 from seq2seq.network.state import Context, State, expand
 from seq2seq.settings.model import NORMS
 
@@ -198,19 +198,29 @@ class DecoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Encoder: embedding, layers, optional halvings before layers, and a final norm if the layers are pre-norm.
+    """Encoder: embedding, layers, optional poolings before layers, and a final norm if the layers are pre-norm.
+
+    A stage begins with a pooling and, if it is wider than the last, a linear map to its width.
 
     Shape:
         tokens (B, S), mask (B, S) -> memory (B, S', M) and its mask; M is the width of the last layer.
     """
 
     def __init__(
-        self, *, embedding: Embedding, layers: list[EncoderLayer], halvings: dict[int, Halving], final_norm: bool
+        self,
+        *,
+        embedding: Embedding,
+        layers: list[EncoderLayer],
+        poolings: dict[int, Pooling],
+        widenings: dict[int, nn.Linear],
+        final_norm: bool,
     ) -> None:
         super().__init__()
         self.embedding = embedding
         self.layers = nn.ModuleList(layers)
-        self.halvings = halvings  # by the index of the layer that follows
+        # By the index of the layer that follows
+        self.poolings = poolings
+        self.widenings = nn.ModuleDict({str(number): layer for number, layer in widenings.items()})
         self.out_dim = layers[-1].out_dim
         # Pre-norm layers do not normalize their output
         self.norm = LayerNorm(self.out_dim) if final_norm else None
@@ -219,8 +229,10 @@ class Encoder(nn.Module):
         """Encode src (B, S) under src_mask (B, S)."""
         x, mask = self.embedding(src), src_mask  # (B, S, D)
         for number, layer in enumerate(self.layers):
-            if number in self.halvings:
-                x, mask = self.halvings[number](x, mask)
+            if number in self.poolings:
+                x, mask = self.poolings[number](x, mask)
+            if str(number) in self.widenings:
+                x = self.widenings[str(number)](x)
             x = layer(x, mask)
         return (x if self.norm is None else self.norm(x)), mask
 

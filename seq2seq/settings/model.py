@@ -13,7 +13,7 @@ TIES = ("all", "target", "none")
 ACTIVATIONS = ("relu", "gelu", "silu")
 POSITIONS = ("sinusoidal", "fairseq", "learned", "none")
 # Larger sizes overflow, or take forever to build.
-_WIDEST = 2**20
+WIDEST = 2**20
 _DEEPEST = 1000
 
 
@@ -24,12 +24,24 @@ class ModelSettings(Section):
     section: ClassVar[str] = "model"
 
     # Sizes.
-    dim: int = setting(512, "model width", least=1, most=_WIDEST)
-    ffn_dim: int = setting(2048, "inner width of the feed-forward; 0: no feed-forward", least=0, most=_WIDEST)
-    num_heads: int = setting(8, "heads of every mixer that has heads", least=1, most=_WIDEST)
+    dim: int = setting(512, "model width", least=1, most=WIDEST)
+    ffn_dim: int = setting(2048, "inner width of the feed-forward; 0: no feed-forward", least=0, most=WIDEST)
+    num_heads: int = setting(8, "heads of every mixer that has heads", least=1, most=WIDEST)
     encoder_layers: int = setting(6, "encoder layers; mixer.extra_encoder_layers is added", least=1, most=_DEEPEST)
-    encoder_stages: int = setting(
-        1, "stages of the encoder, each of half as many positions as the last", least=1, most=20
+    encoder_stages: int = setting(1, "stages of the encoder, each of fewer positions than the last", least=1, most=20)
+    encoder_pooling: int = setting(
+        2,
+        "positions that become one where a stage begins, along either side of a grid",
+        least=2,
+        most=1024,
+        needs={"encoder_stages": range(2, 21)},
+    )
+    encoder_growth: int = setting(
+        1,
+        "factor by which a stage is wider than the last",
+        least=1,
+        most=64,
+        needs={"encoder_stages": range(2, 21)},
     )
     decoder_layers: int = setting(6, "decoder layers", least=1, most=_DEEPEST)
     # Layers.
@@ -42,7 +54,7 @@ class ModelSettings(Section):
         None, "positions of the source, if different; grid: row and column of a patch", choices=("grid", *POSITIONS)
     )
     max_len: int = setting(
-        1024, "number of learned positions, and of positions of the mixer lowrank", least=1, most=_WIDEST
+        1024, "number of learned positions, and of positions of the mixer lowrank", least=1, most=WIDEST
     )
     scale_embedding: bool = setting(True, "multiply embeddings by sqrt(dim)")
     tie: str = setting("all", "shared embedding tables: all three, or target and output", choices=TIES)

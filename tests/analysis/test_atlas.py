@@ -16,7 +16,7 @@ from seq2seq.analysis.atlas import map as atlas_map
 from seq2seq.analysis.atlas import properties, scaling
 from seq2seq.analysis.atlas.property_table import PUBLISHED, as_json, markdown
 from seq2seq.analysis.atlas.survey import Point, survey
-from seq2seq.analysis.atlas.write_atlas import settings_of
+from seq2seq.analysis.atlas.write_atlas import VARIANTS, settings_of
 from seq2seq.analysis.jacobian import jacobian
 from seq2seq.mixers.attention import Attention
 from seq2seq.mixers.nonlocal_ import PAIRWISE
@@ -37,7 +37,7 @@ REPRESENTATIVE = {
 }
 
 
-@pytest.mark.parametrize("name", SELF)
+@pytest.mark.parametrize("name", [*SELF, *VARIANTS])
 def test_measurement_agrees_with_declaration(name):
     """Every self mixer of conf declares its `properties` and state_growth, and both agree with the measurement."""
     settings = settings_of(name)
@@ -146,11 +146,29 @@ def test_known_matrices(case, gated):
 
 @pytest.mark.slow
 def test_published_table():
-    """Five properties agree with table 1 of Han et al. 2022, for the points that the table has."""
+    """Five properties agree with tables 1 and 7 of Han et al. 2022, for the points that the tables have."""
     for name, published in PUBLISHED.items():
-        found = survey(name, settings_of(name), limit=None).bidirectional
-        p = found.properties
-        assert (p.sparse, found.sparse_channels, p.shares_positions, p.shares_channels, p.dynamic) == published, name
+        assert survey(name, settings_of(name), limit=None).bidirectional.graph == published, name
+
+
+def test_a_map_of_each_position_is_the_1_x_1_convolution_of_the_paper():
+    """Its channels count in the paper's table, unless they stay apart."""
+    dense = survey("identity", settings_of("identity"), limit=None).bidirectional
+    assert dense.graph == PUBLISHED["identity"]
+    assert dense.properties.shares_channels
+    apart = Known(torch.eye(N)[None].double())
+    apart.value, apart.out = nn.Identity(), nn.Identity()
+    assert properties.measure(apart).graph == (True, True, True, True, False)
+
+
+def test_a_setting_in_the_name_of_a_point_keeps_its_value():
+    """`conv+kernel_size=3` is measured with 3 taps, and `conv` with the usual 11."""
+    settings = settings_of("conv+kernel_size=3+groups=2")
+    point = survey("conv+kernel_size=3+groups=2", settings, limit=None)
+    assert point.bidirectional.window == 3
+    assert properties.measured_values(settings_of("conv"))["kernel_size"] == properties.KERNEL
+    with pytest.raises(ValueError, match=r"unknown setting mixer\.encoder\.grups"):
+        survey("conv+grups=2", settings_of("conv+grups=2"), limit=None)
 
 
 def test_window_is_measured_in_differences_of_sums():

@@ -258,7 +258,7 @@ def test_each_stage_of_a_pyramid_has_its_grid():
     src = torch.from_numpy(pack(pixels(2), GRID))
     memory, mask = model.encoder(src, torch.ones_like(src).bool())
     assert memory.shape[:2] == mask.shape == (2, 3)
-    with pytest.raises(ValueError, match="encoder_stages 4 halve a grid of 4 x 12 patches 3 times"):
+    with pytest.raises(ValueError, match="encoder_stages 4 divide a grid of 4 x 12 patches 3 times by 2"):
         image_model("model.encoder_stages=4")
 
 

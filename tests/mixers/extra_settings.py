@@ -12,6 +12,14 @@ SPARSE = ("sparsemax", "entmax15") if importlib.util.find_spec("entmax") else ()
 # {"slot": ...} restricts a line to one slot, cross among them; without it, both forms of a self mixer are tested.
 EXTRA: dict[str, list[dict[str, Any]]] = {
     "aan": [{"gate": False}],
+    "conv": [
+        {"dilation": 3},
+        {"groups": 4},
+        {"groups": 4, "kernel_size": 1},
+        {"hidden_dim": 6, "groups": 2, "dilation": 2},
+        {"slot": "encoder", "circular": True, "dilation": 2},
+        {"slot": "encoder", "circular": True, "hidden_dim": 3, "kernel_size": 4},
+    ],
     "depthwise": [{"weight_dropout": 0.2}],
     "multiscale": [{"weight_dropout": 0.2}],
     "attention": [
@@ -67,11 +75,25 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
         {"of": "scores"},
         {"of": "scores", "kernel_size": 6},
     ],
-    "pyramid": [{"reduction": 1}, {"reduction": 3}, {"reduction": 8}],
+    "pyramid": [
+        {"reduction": 1},
+        {"reduction": 3},
+        {"reduction": 8},
+        {"learned": True, "reduction": 1},
+        {"learned": True, "reduction": 3},
+    ],
+    "mlp": [{"start": "mlp_mixer"}, {"start": "resmlp"}],
+    "separable": [{"start": "resmlp"}],
+    "dynamic_depthwise": [{"batch_norm": True}],
     "lowrank": [{"rank": 2, "max_len": 150}, {"rank": 40, "max_len": 150}],
-    "lowrank_mlp": [{"rank": 1}],
+    "lowrank_mlp": [{"rank": 1}, {"mix_channels": True}, {"mix_channels": True, "rank": 1}],
     "local_mlp": [{"window": 4}],
-    "resolutions": [{"slot": "encoder", "resolutions": [3]}, {"slot": "encoder", "resolutions": [8, 1]}],
+    "resolutions": [
+        {"slot": "encoder", "resolutions": [3]},
+        {"slot": "encoder", "resolutions": [8, 1]},
+        {"slot": "encoder", "resolutions": [1, 3], "widths": [8, 16]},
+        {"slot": "encoder", "resolutions": [1, 2], "widths": [5, 9], "kernel_size": 3},
+    ],
     "retention": [{"norm": False}, {"gate": False}, {"norm": False, "gate": False}],
     "criss_cross": [{"grid_width": 1}, {"grid_width": 3}],
     "interlaced": [{"grid_width": 1}, {"grid_width": 3}],
@@ -85,7 +107,7 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
         {"slot": "encoder", "grid_width": 4, "encoding": "sinusoidal"},
         {"slot": "encoder", "grid_width": 4, "content": False},
     ],
-    "relative_bias": [{"max_offset": 3}],
+    "relative_bias": [{"max_offset": 3}, {"multiplied": True}],
     "quadratic": [
         {"center_std": None},
         {"center_std": None, "dilation": 2, "padding": "zeros"},

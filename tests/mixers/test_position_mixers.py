@@ -200,3 +200,21 @@ def test_flops_are_counted_within_the_longest_sentence():
     rows, src, tgt, dim = 3, 19, 20, 16
     layers = 4 * (2 * dim * dim * rows * (src + tgt) + 2 * dim * rows * (src * src + tgt * tgt))
     assert with_(rows, src, tgt) - without(rows, src, tgt) == 3 * layers
+
+
+@pytest.mark.parametrize("kind", [MLP, Separable])
+@pytest.mark.parametrize(("start", "std", "cut"), [("mlp_mixer", 1 / 20, 2.28 / 20), ("resmlp", 0.02, 0.2)])
+def test_a_matrix_starts_as_published(kind, start, std, cut):
+    """Independent entries: LeCun's variance 1 / N, cut off at 2 / 0.8796 = 2.27 of it, or deviations of 0.02."""
+    weight = kind(dim=4, causal=False, num_heads=2, max_len=400, start=start).positions.weight
+    # Six standard errors of 320,000 draws are 0.75%
+    assert weight.std().item() == pytest.approx(std, rel=0.0075)
+    assert weight.abs().max() < cut
+    assert abs(weight[:, 1:, 1:].flatten() @ weight[:, :-1, :-1].flatten()) < 0.02 * weight.square().sum()
+
+
+def test_a_matrix_starts_as_a_convolution_unless_told():
+    weight = MLP(dim=4, causal=False, num_heads=2, max_len=40).positions.weight
+    assert torch.equal(weight[:, 1:, 1:], weight[:, :-1, :-1])
+    with pytest.raises(ValueError, match="start is 'random'; choose one of convolution, mlp_mixer, resmlp"):
+        MLP(dim=4, causal=False, num_heads=2, max_len=40, start="random")

@@ -21,7 +21,7 @@ from seq2seq.mixers.relative import Relative
 from seq2seq.mixers.relative_bias import RelativeBias
 from seq2seq.network.introspection import freeze_mixing
 from seq2seq.network.mixer import SelfMixer
-from seq2seq.network.pooling import Halving
+from seq2seq.network.pooling import Pooling
 
 
 def place(p: int, grid_width: int | None) -> list[int]:
@@ -253,15 +253,18 @@ def test_the_whole_theorem_on_a_grid(size, dilation, stride):
     torch.testing.assert_close(F.max_pool2d(y, 1, stride=stride), expected, atol=1e-13, rtol=1e-12)
 
 
-def test_means_after_attention_are_a_stride_of_a_wider_kernel():
-    """Means of 2 x 2, as between the stages of an encoder: the kernel is wider by one."""
+@pytest.mark.parametrize("stride", [2, 3])
+def test_means_after_attention_are_a_stride_of_a_wider_kernel(stride):
+    """Means of n x n, as between the stages of an encoder: the kernel is wider by n - 1."""
     conv = nn.Conv2d(3, 3, 3, padding="same", bias=False).double()
     image = wide(2, 3, 6, 12)
     x, mask = image.flatten(2).transpose(1, 2), lengths_mask([72, 72])
-    pooled, _ = Halving((6, 12))(as_convolution(conv, grid_width=12)(x, mask), mask)
-    wider = F.conv2d(conv.weight, torch.full((3, 1, 2, 2), 0.25).double(), padding=1, groups=3)
-    expected = F.conv2d(F.pad(image, (1, 1, 1, 1)), wider, stride=2)
-    torch.testing.assert_close(pooled.transpose(1, 2).unflatten(2, (3, 6)), expected, atol=1e-13, rtol=1e-12)
+    pooled, _ = Pooling((6, 12), stride)(as_convolution(conv, grid_width=12)(x, mask), mask)
+    means = torch.full((3, 1, stride, stride), stride**-2, dtype=torch.float64)
+    wider = F.conv2d(conv.weight, means, padding=stride - 1, groups=3)
+    expected = F.conv2d(F.pad(image, (1, 1, 1, 1)), wider, stride=stride)
+    size = (6 // stride, 12 // stride)
+    torch.testing.assert_close(pooled.transpose(1, 2).unflatten(2, size), expected, atol=1e-13, rtol=1e-12)
 
 
 @pytest.mark.parametrize("sharpness", [0.004, 0.5, 3.1, 3.2, 46.0])

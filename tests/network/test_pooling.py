@@ -9,8 +9,10 @@ import torch
 from seq2seq.analysis import mixing_matrix
 from seq2seq.inference.forced import force
 from seq2seq.mixers.fixed_gaussian import FixedGaussian
-from seq2seq.network.pooling import Halving, spread, stage_begins
+from seq2seq.network.pooling import Pooling, spread, stage_begins
 from seq2seq.search import Specials
+from seq2seq.settings.declare import require_used
+from seq2seq.settings.model import ModelSettings
 
 STAGES = ("model.encoder_stages=3",)
 SPECIALS = Specials(pad=composed.PAD, bos=composed.BOS, eos=composed.EOS)
@@ -18,17 +20,17 @@ SPECIALS = Specials(pad=composed.PAD, bos=composed.BOS, eos=composed.EOS)
 
 def test_pairs_become_their_mean():
     x = torch.tensor([[1.0, 3.0, 5.0, 100.0], [2.0, 4.0, 6.0, 10.0]])[..., None]
-    y, mask = Halving()(x, torch.tensor([[True, True, True, False], [True] * 4]))
+    y, mask = Pooling()(x, torch.tensor([[True, True, True, False], [True] * 4]))
     assert y[..., 0].tolist() == [[2, 5], [3, 8]]
     assert mask.all()
-    y, mask = Halving()(x[:, :3], torch.tensor([[True, False, False], [True] * 3]))
+    y, mask = Pooling()(x[:, :3], torch.tensor([[True, False, False], [True] * 3]))
     assert y[..., 0].tolist() == [[1, 0], [3, 6]]
     assert mask.tolist() == [[True, False], [True, True]]
 
 
 def test_cells_of_a_grid_become_their_mean():
     x = torch.randn(2, 4 * 6, 3)
-    y, mask = Halving((4, 6))(x, torch.ones(2, 24).bool())
+    y, mask = Pooling((4, 6))(x, torch.ones(2, 24).bool())
     torch.testing.assert_close(y[1, 4], x[1, [2 * 6 + 2, 2 * 6 + 3, 3 * 6 + 2, 3 * 6 + 3]].mean(0))
     assert y.shape == (2, 6, 3)
     assert mask.shape == (2, 6)
@@ -42,17 +44,17 @@ def test_stages_are_as_even_as_they_can_be():
 
 
 @pytest.mark.parametrize("grid", [None, (4, 4)])
-def test_what_is_spread_is_halved_again(grid):
+def test_what_is_spread_is_pooled_again(grid):
     """Weights over S' positions, divided among S and summed again, are the same weights."""
-    halvings = [Halving(grid), Halving(grid and (2, 2))]
+    poolings = [Pooling(grid), Pooling(grid and (2, 2))]
     mask = torch.ones(3, 16).bool()
     if not grid:
         mask[1, 11:], mask[2, 5:] = False, False
     x, short = torch.zeros(3, 16, 1), mask
-    for halving in halvings:
-        x, short = halving(x, short)
+    for pooling in poolings:
+        x, short = pooling(x, short)
     weights = torch.rand(3, 2, x.shape[1]) * short[:, None]
-    found = spread(weights, halvings, mask)
+    found = spread(weights, poolings, mask)
     assert found.shape == (3, 2, 16)
     assert not found.masked_select(~mask[:, None]).any()
     torch.testing.assert_close(found.sum(-1), weights.sum(-1))
@@ -67,8 +69,9 @@ def test_what_is_spread_is_halved_again(grid):
         ("mixer=transformer", "model.encoder_stages=3"),
         ("mixer=dynamicconv", "model.encoder_stages=2"),
         ("mixer=bahdanau", "model.encoder_layers=2", "model.encoder_stages=2"),
+        ("mixer=dynamicconv", "model.encoder_stages=2", "model.encoder_pooling=3", "model.encoder_growth=2"),
     ],
-    ids=lambda given: given[0],
+    ids=lambda given: given[0] + given[-1],
 )
 def test_neither_padding_nor_decoding_by_steps_changes_anything(given):
     model = composed.tiny(*given)
@@ -153,3 +156,54 @@ def test_a_cross_mixer_that_goes_by_position_goes_as_far_as_the_source():
     center = ((weights @ torch.arange(10.0)) / weights.sum(-1)).detach()
     assert center[..., 0].max() < center[..., 20].min() < center[..., 39].min()
     assert center[..., 20].mean() == pytest.approx(5, abs=2)
+
+
+@pytest.mark.parametrize("stride", [3, 4])
+def test_any_number_of_positions_becomes_its_mean(stride):
+    """One pool after another on a line, and one cell after another on a grid; `spread` goes back."""
+    x, mask = torch.randn(2, 11, 3), composed.lengths_mask([11, 5])
+    y, short = Pooling(stride=stride)(x, mask)
+    for row, length in enumerate((11, 5)):
+        pools = [range(start, min(start + stride, length)) for start in range(0, length, stride)]
+        assert short[row].tolist() == [True] * len(pools) + [False] * (y.shape[1] - len(pools))
+        for number, pool in enumerate(pools):
+            torch.testing.assert_close(y[row, number], x[row, list(pool)].mean(0))
+    weights = torch.rand(2, 1, y.shape[1]) * short[:, None]
+    found = spread(weights, [Pooling(stride=stride)], mask)
+    torch.testing.assert_close(found.sum(-1), weights.sum(-1))
+    assert (found[1, 0, stride:5] == weights[1, 0, 1] / (5 - stride)).all()
+    cells = torch.randn(1, 2 * stride * 3 * stride, 2)
+    pooled, _ = Pooling((2 * stride, 3 * stride), stride)(cells, torch.ones(cells.shape[:2]).bool())
+    grid = cells.unflatten(1, (2 * stride, 3 * stride))
+    torch.testing.assert_close(pooled[0, 4], grid[0, stride:, stride : 2 * stride].mean((0, 1)))
+
+
+def test_a_pyramid_has_a_quarter_of_the_positions_and_twice_the_width():
+    """N -> N / 4 with C -> 2 C, by hand: a mean, then a linear map."""
+    model = composed.tiny("mixer=lightconv", *STAGES, "model.encoder_pooling=4", "model.encoder_growth=2")
+    encoder, width = model.encoder, composed.WIDTH
+    assert [layer.self_mixer.dim for layer in encoder.layers] == [width, width, 2 * width, 2 * width, 4 * width]
+    assert [layer.feed_forward.up.out_features for layer in encoder.layers] == [24, 24, 48, 48, 96]
+    src = torch.randint(4, composed.VOCAB, (2, 32))
+    x, mask = encoder.embedding(src), torch.ones_like(src).bool()
+    for number, layer in enumerate(encoder.layers):
+        if number in (2, 4):
+            x = x.unflatten(1, (-1, 4)).mean(2) @ encoder.widenings[str(number)].weight.t()
+            mask = mask[:, ::4]
+        x = layer(x, mask)
+    memory, short = encoder(src, torch.ones_like(src).bool())
+    assert encoder.norm is not None
+    torch.testing.assert_close(memory, encoder.norm(x))
+    assert memory.shape == (2, 2, 4 * width)
+    assert short.shape == (2, 2)
+
+
+def test_settings_of_stages_that_cannot_work_are_refused():
+    with pytest.raises(ValueError, match=r"encoder_growth 64 makes the last of 4 stages 4194304 wide"):
+        composed.tiny("mixer=transformer", "model.encoder_stages=4", "model.encoder_growth=64")
+    for key, settings in (
+        ("encoder_pooling", ModelSettings(encoder_pooling=4)),
+        ("encoder_growth", ModelSettings(encoder_growth=4)),
+    ):
+        with pytest.raises(ValueError, match=rf"model.{key}=4 has no effect with model.encoder_stages=1"):
+            require_used(settings, [f"model.{key}"])

@@ -141,7 +141,9 @@ def _box(axes: Axes, center: tuple[float, float], here: Sequence[Point], dynamic
         marks = ("" if measured.properties.linear else " *") + ("" if measured.sparse_channels else " †")
         # Lines of text centered in the box
         y = center[1] + LINE_HEIGHT * (row - (len(here) - 1) / 2)
-        axes.text(center[0], y, point.name + marks, ha="center", va="center", fontsize=8.5, zorder=2)
+        text = point.name + marks
+        # About 32 letters of the usual size fit
+        axes.text(center[0], y, text, ha="center", va="center", fontsize=min(8.5, 8.5 * 32 / len(text)), zorder=2)
 
 
 def _captions(axes: Axes, tops: Sequence[float], heights: Sequence[float], total: float) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -53,16 +53,30 @@ class Measured:
         properties: The measured properties, which the mixer also declares.
         window: Maximum number of positions that a row reads.
         rank: The highest rank of a row's blocks at equal columns.
+        dense_point: The window is 1, and the map of a position mixes its channels.
     """
 
     properties: MixingProperties
     window: int
     rank: int
+    dense_point: bool = False
 
     @property
     def sparse_channels(self) -> bool:
         """True if only projections mix channels: M_ij is diagonal over channels."""
         return self.rank <= DIM
+
+    @property
+    def graph(self) -> tuple[bool, bool, bool, bool, bool]:
+        """The columns of Han et al. 2022: sparse over positions, over channels, shared over both, dynamic.
+
+        Where only projections mix channels, M leaves them out. A layer that reads its own position alone is nothing but
+        a projection (their 1 x 1 convolution), which then counts as its M.
+        """
+        own = self.properties
+        alone = self.dense_point
+        channels = self.sparse_channels and not alone
+        return own.sparse, channels, own.shares_positions, own.shares_channels and not alone, own.dynamic
 
 
 def sized(settings: SizedSettings, dim: int, heads: int, length: int) -> dict[str, Any]:
@@ -77,15 +91,18 @@ def sized(settings: SizedSettings, dim: int, heads: int, length: int) -> dict[st
     return values | ({"max_len": length} if isinstance(values.get("max_len"), int) else {})
 
 
-def measured_values(settings: SizedSettings) -> dict[str, Any]:
+def measured_values(settings: SizedSettings, given: Collection[str] = ()) -> dict[str, Any]:
     """Return the settings with which a mixer is measured: its YAML, but with windows shorter than LENGTH positions.
 
     kernel_size becomes KERNEL, window becomes WINDOW, grid_width becomes GRID_WIDTH, and max_len becomes LENGTH. Any
     list whose name begins with "kernel" is a list of n kernel sizes, and becomes the last n of [3, 5, 7, KERNEL].
+
+    Args:
+        given: Settings that keep their values.
     """
     values = sized(settings, DIM, HEADS, LENGTH)
     for key, size in (("kernel_size", KERNEL), ("window", WINDOW), ("grid_width", GRID_WIDTH)):
-        if isinstance(values.get(key), int):
+        if isinstance(values.get(key), int) and key not in given:
             values[key] = size
     for key, value in values.items():
         if key.startswith("kernel") and isinstance(value, list):
@@ -120,7 +137,10 @@ def measure(mixer: SelfMixer) -> Measured:
         dynamic=_spans_differ(first[::2, :, 1::2].flatten(2), second[::2, :, 1::2].flatten(2)),
         linear=_is_linear(mixer),
     )
-    return Measured(properties, window, rank)
+    own = first.diagonal(dim1=0, dim2=2).abs()  # (D, D, N): blocks of positions with themselves
+    across = own[~torch.eye(DIM, dtype=torch.bool)]
+    dense_point = window == 1 and bool(across.max() > TOLERANCE * own.max())
+    return Measured(properties, window, rank, dense_point)
 
 
 def state_growth(mixer: SelfMixer) -> str:

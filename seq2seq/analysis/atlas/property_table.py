@@ -21,7 +21,8 @@ GRAPH_HEADER = (
     *("point", "sparse over positions", "sparse over channels", "shared over positions", "shared over channels"),
     *("dynamic weight", "in the paper"),
 )
-# Columns 2 to 6 of GRAPH_HEADER from table 1 of the paper, whose 'separable MLP' is our MLP over positions.
+# Columns 2 to 6 of GRAPH_HEADER from tables 1 and 7 of the paper. Its 'separable' or 'spatial-mixing MLP' is our MLP
+# over positions, its 'MLP' our full MLP, and its '1 x 1 convolution' our identity, a linear map of each position.
 PUBLISHED = {
     "attention": (False, True, False, True, True),
     "local": (True, True, False, True, True),
@@ -29,6 +30,9 @@ PUBLISHED = {
     "depthwise": (True, True, True, False, False),
     "dynamic_depthwise": (True, True, True, False, True),
     "mlp": (False, True, False, True, False),
+    "full_mlp": (False, False, False, False, False),
+    "local_mlp": (True, True, False, True, False),
+    "identity": (True, False, True, False, False),
 }
 
 
@@ -91,10 +95,8 @@ def _exponents(growth: Growth | None) -> list[str]:
 
 
 def _graph_row(point: Point) -> list[str]:
-    own = point.bidirectional.properties
-    channels = point.bidirectional.sparse_channels
-    values = (own.sparse, channels, own.shares_positions, own.shares_channels, own.dynamic)
-    # The paper has only six mixers
+    values = point.bidirectional.graph
+    # The paper has only nine mixers
     published = PUBLISHED.get(point.name)
     agreement = "" if published is None else "the same" if published == values else "not so"
     return [f"`{point.name}`", *("yes" if value else "–" for value in values), agreement]

@@ -31,7 +31,7 @@ class Point:
     Attributes of the causal form are None for an encoder-only mixer.
 
     Attributes:
-        name: Name of the file in conf/mixer/self.
+        name: Name of the file in conf/mixer/self, and settings that replace its settings, such as "conv+groups=2".
         declared: Declared `properties` of the bidirectional form, or None.
         declared_causal: Declared `properties` of the causal form.
         bidirectional: Measurement of the bidirectional form.
@@ -80,7 +80,7 @@ def survey(name: str, settings: SizedSettings, *, limit: float | None) -> Point:
     """Measure one mixer.
 
     Args:
-        name: Name of the mixer, for messages.
+        name: Name of the mixer, for messages; settings after "+" keep their values when it is measured.
         settings: Its settings by width, heads and longest sequence.
         limit: Maximum seconds for measuring the growth of its cost; None measures no growth.
 
@@ -88,7 +88,8 @@ def survey(name: str, settings: SizedSettings, *, limit: float | None) -> Point:
         ValueError: The mixer cannot be built or measured; the message names it.
     """
     try:
-        values = properties.measured_values(settings)
+        given = [each.partition("=")[0] for each in name.split("+")[1:]]
+        values = properties.measured_values(settings, given)
         encoder = build_self_mixer(values, dim=properties.DIM, causal=False)
         bidirectional = properties.measure(encoder)
         try:

@@ -20,12 +20,20 @@ from seq2seq.system.canvas import require_matplotlib
 from seq2seq.system.files import write_json, write_text
 from seq2seq.system.stdio import print_error
 
+# Points of the relation graph (Han et al. 2022) that are a setting of a mixer, and no file of conf/mixer/self.
+VARIANTS = (
+    *("conv+dilation=3", "conv+groups=2", "conv+hidden_dim=3", "conv+circular=true"),
+    *("lowrank_mlp+mix_channels=true", "pyramid+learned=true", "resolutions+resolutions=[1,3]+kernel_size=5"),
+    "relative_bias+multiplied=true",
+)
+
 
 def write_atlas(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path | None, seed: int) -> int:
     """Measure mixers, print the page, and write it to a folder.
 
     Args:
-        names: Self mixers; all of conf/mixer/self if None.
+        names: Self mixers, each with settings after "+", such as "conv+groups=2"; if None, all of conf/mixer/self and
+            VARIANTS.
         limit: Maximum seconds for measuring the growth of one mixer; 0 measures no growth.
         figure: Draw the map.
         out: The folder, `inspect/atlas` if None.
@@ -41,7 +49,9 @@ def write_atlas(names: Sequence[str] | None, *, limit: float, figure: bool, out:
     if figure:
         require_matplotlib("--figure")
     known = self_mixers()
-    names = known if names is None else [require_known(name.strip(), known, "self mixer") for name in names]
+    names = [*known, *VARIANTS] if names is None else [name.strip() for name in names]
+    for name in names:
+        require_known(name.split("+")[0], known, "self mixer")
     folder = require_folder(out or Path("inspect") / "atlas", files=("atlas.md", "atlas.json"))
     points = []
     for name in names:
@@ -71,11 +81,16 @@ def write_atlas(names: Sequence[str] | None, *, limit: float, figure: bool, out:
 def settings_of(name: str) -> SizedSettings | None:
     """Compose the settings of a self mixer as a function of width, heads and longest sequence.
 
+    Args:
+        name: A file of conf/mixer/self, and settings that replace its settings, such as "conv+groups=2".
+
     Returns:
         None for a stack of several different mixers, which has no place on the map.
     """
     # Self mixers are composed in a slot; any preset has one
-    config = compose_settings(["mixer=transformer", f"mixer/self@mixer.encoder={name}"])
+    name, *given = name.split("+")
+    changes = [f"++mixer.encoder.{each}" for each in given]
+    config = compose_settings(["mixer=transformer", f"mixer/self@mixer.encoder={name}", *changes])
     targets = {kind["_target_"] for kind in config.mixer.encoder.get("kinds", {}).values()}
     if len(targets) > 1:
         return None

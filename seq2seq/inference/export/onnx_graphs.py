@@ -231,9 +231,9 @@ def write_onnx(
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         require(package, "--format onnx", extra="export")
-    if any(halving.grid for halving in loaded.model.encoder.halvings.values()):
+    if any(pooling.grid for pooling in loaded.model.encoder.poolings.values()):
         raise ValueError(
-            "model.encoder_stages halves the grid of an image, for which there is no ONNX graph: export a model of one "
+            "model.encoder_stages pools the grid of an image, for which there is no ONNX graph: export a model of one "
             "stage, or to another format"
         )
     least = max(_SIZES["source"])

@@ -59,7 +59,7 @@ def guided_losses(
         handle.remove()
     # Fused attention returns no weights, so this layer computes them again
     weights: Any = mixer.read_weights(*reads[0])
-    mean = spread(weights.float().mean(1), model.encoder.halvings.values(), batch.src_mask)  # (B, T, S)
+    mean = spread(weights.float().mean(1), model.encoder.poolings.values(), batch.src_mask)  # (B, T, S)
     loss = -(shares(links, batch) * mean.clamp_min(1e-9).log()).sum()
     return sums._replace(loss=sums.loss + settings.guided_alignment * loss)
 
