@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -13,6 +14,7 @@ from seq2seq.data.sentences import sentences
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import begins_word, encode_pieces, longest_part, whole_characters
+from seq2seq.inference.glossary import Term
 from seq2seq.inference.limits import MOST_PARTS, SENTENCES
 from seq2seq.inference.notes import Note
 
@@ -21,12 +23,19 @@ LINE_BREAKS = re.compile(r"((?<!\s)\s*\n\s*)")
 
 
 class SourcePart(NamedTuple):
-    """Part of a line: its pieces, its text, the white space before it in the line, and the parts of its context."""
+    """Part of a line.
+
+    Attributes:
+        before: The white space before it in the line.
+        context: The parts of its context.
+        terms: Terms of a glossary that it has.
+    """
 
     pieces: list[int]
     text: str
     before: str = ""
     context: tuple[SourcePart, ...] = ()
+    terms: Sequence[Term] = ()
 
     @property
     def text_in_context(self) -> str:
@@ -72,6 +81,7 @@ class SourceLine(NamedTuple):
         return self.after if "\n" in self.after else ""
 
 
+@dataclasses.dataclass(kw_only=True)
 class LineCutter:
     """Cuts lines into parts that are as long as the model's training lines.
 
@@ -91,25 +101,18 @@ class LineCutter:
         ValueError: The mode is unknown.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        *,
-        language: str,
-        statistics: LineStatistics,
-        mode: str,
-        max_len: int,
-        tags: Sequence[int],
-        note: Callable[[Note], None],
-    ) -> None:
-        if mode not in SENTENCES:
-            raise ValueError(f"unknown division into sentences '{mode}': choose {', '.join(SENTENCES)}")
-        self.tokenizer = tokenizer
-        self.language = language
-        self.statistics = statistics
-        self.mode = mode
-        self.longest = longest_part(max_len, tags)
-        self.note = note
+    tokenizer: Tokenizer
+    language: str
+    statistics: LineStatistics
+    mode: str
+    max_len: int
+    tags: Sequence[int]
+    note: Callable[[Note], None]
+
+    def __post_init__(self) -> None:
+        if self.mode not in SENTENCES:
+            raise ValueError(f"unknown division into sentences '{self.mode}': choose {', '.join(SENTENCES)}")
+        self.longest = longest_part(self.max_len, self.tags)
 
     def __call__(self, lines: Sequence[str], whole: Collection[int] = ()) -> list[SourceLine]:
         """Cut lines; `auto` does not cut the lines at the positions `whole`."""

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class Translator:
     """Translates lists of lines, of any content, with one model.
 
@@ -65,10 +66,10 @@ class Translator:
         model: In evaluation mode, on `device`.
         meta: The `seq2seq` entry of the checkpoint.
         settings: Search settings; `max_len` is the model's number of positions.
-        max_tokens: Source pieces in a batch, padding counted (default: by device; on a GPU as many as memory holds).
+        max_tokens: Source pieces in a batch, padding counted; 0 goes by device, on a GPU by its free memory.
         max_len: Longest source in pieces, its tags and end of sentence counted; a longer one is translated in parts.
         sentences: How a line is divided into parts, one of SENTENCES, see `LineCutter`.
-        tgt_lang: Target language (default: the first one that the checkpoint names).
+        tgt_lang: Target language; "" for the first one that the checkpoint names.
         src_lang: Source language, likewise.
         tags: Ids before every source and every target that name the languages.
         shortlist: Restricts the pieces of translations, depending on their sources; None allows all pieces.
@@ -76,42 +77,29 @@ class Translator:
         glossary: Terms that translations must contain, for calls of `translate` that bring none.
     """
 
-    def __init__(
-        self,
-        *,
-        model: Seq2Seq | Ensemble,
-        tokenizer: Tokenizer,
-        meta: dict[str, Any],
-        settings: SearchSettings,
-        device: str | torch.device = "cpu",
-        max_tokens: int | None = None,
-        max_len: int = LONGEST_SOURCE,
-        sentences: str = "auto",
-        tgt_lang: str | None = None,
-        src_lang: str | None = None,
-        tags: Tags = NO_TAGS,
-        shortlist: Shortlist | None = None,
-        graphs: Graphs | None = None,
-        glossary: Glossary | None = None,
-    ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.meta = meta
-        self.settings = settings
-        self.device = device
-        gpu = torch.device(device).type == "cuda"
-        self.max_tokens = max_tokens or (GPU_TOKENS if gpu else CPU_TOKENS)
-        self.by_memory = gpu and max_tokens is None
-        self.max_len = max_len
-        self.sentences = sentences
-        self.statistics = LineStatistics.of_checkpoint(meta)
-        self.tgt_lang = tgt_lang or str(meta["tgt_lang"])
-        self.src_lang = src_lang or str(meta["src_lang"])
-        self.tags = tags
-        self.context = context_size(meta) if tokenizer.separator is not None else 0
-        self.shortlist = shortlist
-        self.graphs = graphs
-        self.glossary = glossary
+    model: Seq2Seq | Ensemble
+    tokenizer: Tokenizer
+    meta: dict[str, Any]
+    settings: SearchSettings
+    device: str | torch.device = "cpu"
+    max_tokens: int = 0
+    max_len: int = LONGEST_SOURCE
+    sentences: str = "auto"
+    tgt_lang: str = ""
+    src_lang: str = ""
+    tags: Tags = NO_TAGS
+    shortlist: Shortlist | None = None
+    graphs: Graphs | None = None
+    glossary: Glossary | None = None
+
+    def __post_init__(self) -> None:
+        gpu = torch.device(self.device).type == "cuda"
+        self.by_memory = gpu and not self.max_tokens
+        self.max_tokens = self.max_tokens or (GPU_TOKENS if gpu else CPU_TOKENS)
+        self.statistics = LineStatistics.of_checkpoint(self.meta)
+        self.tgt_lang = self.tgt_lang or str(self.meta["tgt_lang"])
+        self.src_lang = self.src_lang or str(self.meta["src_lang"])
+        self.context = context_size(self.meta) if self.tokenizer.separator is not None else 0
 
     @classmethod
     def load(
@@ -168,11 +156,11 @@ class Translator:
             meta=loaded.meta,
             settings=dataclasses.replace(settings or search_settings(loaded.meta), max_len=positions),
             device=device,
-            max_tokens=max_tokens,
+            max_tokens=max_tokens or 0,
             max_len=min(max_len, positions or max_len),
             sentences=sentences,
-            tgt_lang=tgt_lang,
-            src_lang=src_lang,
+            tgt_lang=tgt_lang or "",
+            src_lang=src_lang or "",
             tags=tags_of(loaded.meta, loaded.tokenizer, tgt_lang, src_lang),
             shortlist=None if shortlist is None else Shortlist.load(shortlist, loaded.tokenizer),
             graphs=choose_graphs(torch.device(device), cuda_graphs),
@@ -273,7 +261,7 @@ class Translator:
         kept = settings if sampling is None else dataclasses.replace(settings, n_best=settings.beam_size)
         suppressed = target_ids(tokenizer, suppress)
         cutter = LineCutter(
-            tokenizer,
+            tokenizer=tokenizer,
             language=self.src_lang,
             statistics=self.statistics,
             mode=sentences or self.sentences,
@@ -288,7 +276,10 @@ class Translator:
             quiet = copy.copy(cutter)
             quiet.note = lambda told: None
             cut = add_context([*quiet(before), *cut], self.context, document=document)[len(before) :]
-        terms = [[book.find(part.text) for part in line.parts] for line in cut] if placed else None
+        if placed:
+            cut = [
+                line._replace(parts=[part._replace(terms=book.find(part.text)) for part in line.parts]) for line in cut
+            ]
         parts = make_parts(
             cut,
             tokenizer,
@@ -299,7 +290,6 @@ class Translator:
             prefixes=prefixes,
             phrases=phrases,
             whole=whole,
-            terms=terms,
             note=note,
         )
         found: dict[int, list[Hypothesis]] = {}
@@ -311,7 +301,7 @@ class Translator:
                 left.subtract(lines_of)
                 progress(sum(not left[line] for line in set(lines_of)))
         joined = join_parts(parts, found, len(lines), kept, drawn=isinstance(selection, Drawn))
-        results = as_text(tokenizer, joined, cut, spaces=has_spaces(self.tgt_lang), terms=terms)
+        results = as_text(tokenizer, joined, cut, spaces=has_spaces(self.tgt_lang))
         best: list[Joined | None] = []
         for line, row in enumerate(results):
             texts = [each.text for each in row]
