@@ -45,11 +45,7 @@ class NamedCorpus:
         return f"{self.corpus.src}-{self.corpus.tgt}"
 
     def tag_ids(self, tokenizer: Tokenizer) -> Tags:
-        """Return the tags of its sources and targets as ids of a tokenizer.
-
-        Raises:
-            ValueError: The tokenizer lacks one.
-        """
+        """Return the tags of its sources and targets as ids; raise ValueError if the tokenizer lacks one."""
         own = language_tag(self.corpus.tgt)
         if not (tokenizer.tags_targets and own in self.tags):
             return Tags(tokenizer.tag_ids(self.tags), [])

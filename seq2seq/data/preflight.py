@@ -44,9 +44,6 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Pairs:
 
     Returns:
         The first pairs of the first split; empty for a remote corpus.
-
-    Raises:
-        ValueError: Something is missing or looks swapped; the message says what to change.
     """
     _check_languages(settings)
     if settings.train is None and "train" in settings.splits:

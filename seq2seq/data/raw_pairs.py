@@ -56,9 +56,6 @@ def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "tra
 
     Returns:
         At most `size` source lines and target lines; none for a remote split.
-
-    Raises:
-        ValueError: A file or a column is missing, or a file is damaged at its beginning.
     """
     if settings.path:
         if repository_of(split, settings):

@@ -48,11 +48,7 @@ class LanguageColumns(NamedTuple):
 
     @property
     def both(self) -> tuple[str | int, str | int]:
-        """Columns of source and target.
-
-        Raises:
-            ValueError: They are the same column, a name and a number, or a negative number.
-        """
+        """Columns of source and target; ValueError if they are the same, of two kinds, or negative."""
         src, tgt = ((self.names or {}).get(language, language) for language in (self.src, self.tgt))
         given = f"data.columns={{{self.src}: {src}, {self.tgt}: {tgt}}}"
         if src == tgt:
@@ -226,11 +222,7 @@ def parquet_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
 
 
 def _rows_to_decode(path: Path, group: Any, wanted: set[str]) -> int:
-    """Choose how many rows of a row group are decoded at a time: every row may be the longest text of the dictionary.
-
-    Raises:
-        ValueError: A column in `wanted` is packed as no text is.
-    """
+    """Choose how many rows of a row group to decode at once: every row may be the longest text of the dictionary."""
     largest = 1
     for column in map(group.column, range(group.num_columns)):
         if column.path_in_schema.partition(".")[0] not in wanted:

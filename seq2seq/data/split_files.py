@@ -137,11 +137,7 @@ def _existing(location: Any, name: str, settings: CorpusSettings) -> str:
 
 
 def _prefix(path: Path, name: str, settings: CorpusSettings) -> Path:
-    """Return the prefix of two files; for one of the two (corpus/train.de), the prefix that both share.
-
-    Raises:
-        ValueError: `path` is a file whose name does not end with a language.
-    """
+    """Return the prefix of two files; for one of the two (corpus/train.de), the prefix that both share."""
     if not path.is_file() or any(path.parent.glob(f"{glob.escape(path.name)}.{settings.src}*")):
         return path
     stem = uncompressed(path)

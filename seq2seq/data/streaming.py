@@ -87,6 +87,7 @@ class _Buffer(NamedTuple):
     positions: np.ndarray
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class PairStream(IterableDataset):
     """Endless data set of batches: repeats the text, and keeps every `world_size`-th pair for this rank.
 
@@ -109,35 +110,22 @@ class PairStream(IterableDataset):
         ValueError: While iterating: no pair is left after cleaning.
     """
 
-    def __init__(
-        self,
-        *,
-        blocks: Callable[[], Iterator[Pairs]],
-        encoder: PairEncoder,
-        clean: CleanSettings,
-        languages: tuple[str, str],
-        max_tokens: int,
-        shuffle_buffer: int,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
-        src_multiple: int = 1,
-        cut: UpdateCut | None = None,
-        augment: Augmentation | None = None,
-    ) -> None:
-        self.blocks = blocks
-        self.encoder = encoder
-        self.max_tokens = max_tokens
-        self.shuffle_buffer = shuffle_buffer
-        self.seed = seed
+    blocks: Callable[[], Iterator[Pairs]]
+    encoder: PairEncoder
+    clean: CleanSettings
+    languages: tuple[str, str]
+    max_tokens: int
+    shuffle_buffer: int
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+    src_multiple: int = 1
+    cut: UpdateCut | None = None
+    augment: Augmentation | None = None
+
+    def __post_init__(self) -> None:
         # Remembering all pairs would take unbounded memory
-        self.clean = dataclasses.replace(clean, duplicates=False)
-        self.languages = languages
-        self.rank = rank
-        self.world_size = world_size
-        self.src_multiple = src_multiple
-        self.cut = cut
-        self.augment = augment
+        self.clean = dataclasses.replace(self.clean, duplicates=False)
         self.start = 0  # batches that the next iteration skips
 
     def __iter__(self) -> Iterator[Batch]:

@@ -109,11 +109,7 @@ def name_of(place: str | Path | Stream) -> str:
 
 
 def open_bytes(place: str | Path | Stream) -> io.BufferedReader:
-    """Open a file or an unread stream, and decompress it if its first bytes say so.
-
-    Raises:
-        ValueError: Its suffix names a compression that its first bytes lack.
-    """
+    """Open a file or an unread stream, and decompress it if its first bytes say so."""
     name = name_of(place)
     file: Any = open(place, "rb") if isinstance(place, str | Path) else place  # noqa: SIM115
     if not hasattr(file, "peek"):
