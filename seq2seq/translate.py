@@ -157,7 +157,11 @@ def _run(options: argparse.Namespace) -> int:
         partial: PartialOutput | None = None
         if options.resume:
             partial = stack.enter_context(_partial_output(options, translator))
-        sink = partial.file if partial else _open_sink(options, stack)
+        # A file appears only when it is complete; `exit_status` makes sure that all bytes are written
+        sink: Stream = partial.file if partial else sys.stdout.buffer
+        if options.output and not partial:
+            # Opened last: from here on, an end without an exception puts the output into place
+            sink = stack.enter_context(atomic_text(options.output))
         done = partial.done if partial else 0
         how: dict[str, Any] = {"suppress": options.suppress}
         if options.sampling:
@@ -322,15 +326,6 @@ def _progress(source: Stream, done: int) -> ProgressLine | None:
     if sys.stderr is None or not sys.stderr.isatty() or (total := _lines_of(source)) is None:
         return None
     return ProgressLine(total, done=done, stream=sys.stderr)
-
-
-def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:
-    """Open the output; a file appears only when it is complete."""
-    if options.output is None:
-        # `exit_status` makes sure that all bytes are written
-        return sys.stdout.buffer
-    # Opened last: from here on, an end without an exception puts the output into place
-    return stack.enter_context(atomic_text(options.output))
 
 
 if __name__ == "__main__":

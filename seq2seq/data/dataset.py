@@ -244,12 +244,7 @@ class PairDataset(Dataset):
         return any(part.augment for part in self.parts)
 
     def sampled_by(self, sampler: TokenBatchSampler, src_multiple: int) -> PairDataset:
-        """Return a shallow copy whose sampled segmentations vary with the epoch of `sampler`.
-
-        Args:
-            sampler: Chooses the pairs of each batch.
-            src_multiple: As in `collate`.
-        """
+        """Return a shallow copy whose sampled segmentations vary with the epoch of `sampler`."""
         data = copy.copy(self)
         data.sampler = sampler
         data.src_multiple = src_multiple

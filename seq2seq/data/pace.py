@@ -14,12 +14,7 @@ PACE_SECONDS = 5.0
 
 @dataclasses.dataclass
 class Pace:
-    """Log the number of pairs done, their share of a known total, and pairs per second, every PACE_SECONDS.
-
-    Args:
-        what: Name of the work in messages.
-        total: Number of pairs, if known.
-    """
+    """Log the number of pairs done, their share of a known total, and pairs per second, every PACE_SECONDS."""
 
     what: str
     total: int | None = None

@@ -97,17 +97,10 @@ class PairStream(IterableDataset):
 
     Args:
         blocks: Opens the raw text at its beginning.
-        encoder: Encodes a block, with the corpus's tags.
         clean: Rules of cleaning; `duplicates` is ignored.
-        languages: Source and target language.
         max_tokens: Highest cost of a batch, as in `token_batches`.
         cut: Cuts updates of such batches into micro-batches; None leaves them whole.
         shuffle_buffer: Pairs in a buffer.
-        src_multiple: As in `collate`.
-        augment: Changes of pairs that vary with the round.
-
-    Raises:
-        ValueError: While iterating: no pair is left after cleaning.
     """
 
     blocks: Callable[[], Iterator[Pairs]]

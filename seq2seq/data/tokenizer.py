@@ -278,8 +278,6 @@ def make_tokenizer(models: Sequence[bytes], settings: TokenizerSettings) -> Toke
 
 def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
     """Load the ready-made tokenizer that `settings` name."""
-    if not settings.ready_models:
-        raise ValueError("tokenizer.model is not set: there is no ready model to load")
     models = [read_file(path) for path in settings.ready_models]
     try:
         return make_tokenizer(models, settings)

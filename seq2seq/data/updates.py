@@ -45,13 +45,7 @@ class UpdateCut:
 
     @classmethod
     def of(cls, batch_tokens: int, *, max_tokens: int, longest: int, world_size: int = 1) -> UpdateCut:
-        """Choose the fewest micro-batches of at most `max_tokens`, equally many for each rank.
-
-        Args:
-            batch_tokens: Budget of an update.
-            max_tokens: Budget of a micro-batch: rows * longest side, padding counted.
-            longest: Tokens of the longest side of a pair.
-        """
+        """Choose the fewest micro-batches of at most `max_tokens`, equally many for each rank."""
         widest = int(padded_width(max(1, longest)))
         if widest > max_tokens:
             raise ValueError(
@@ -149,8 +143,7 @@ class TokenBatchSampler(Sampler[np.ndarray]):
     lengths_in: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank {self.rank} is not in a world of {self.world_size}")
+        assert 0 <= self.rank < self.world_size
         self.epoch = 0
         self.start = 0  # batches that the next iteration skips
         self._cached: tuple[int, list[np.ndarray]] | None = None  # (epoch, batches)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
@@ -57,11 +59,7 @@ class SourceLine(NamedTuple):
     after: str = ""
 
     def join(self, texts: Sequence[str], *, spaces: bool) -> str:
-        """Join the translations of all parts with the white space between the parts.
-
-        Args:
-            spaces: The target language has spaces between sentences.
-        """
+        """Join the translations of all parts with the white space of the line; `spaces` of the target language."""
         joined = ""
         for part, text in zip(self.parts, texts, strict=True):
             # Line breaks always stay, other white space only between parts
@@ -89,16 +87,12 @@ class LineCutter:
     after a clause, else after a word.
 
     Args:
-        language: Code of the source language.
         statistics: Statistics of the training lines, by which `auto` decides.
         mode: One of SENTENCES. `auto` cuts a line that has more sentences or pieces than most training lines, `split`
             cuts after every sentence, `keep` does not cut.
         max_len: Ids of the longest source, tags and eos included.
         note: Called for a line that is cut for its length, that is not translated as a whole, that fails, or that
             `keep` leaves whole though `auto` would cut it.
-
-    Raises:
-        ValueError: The mode is unknown.
     """
 
     tokenizer: Tokenizer
@@ -136,14 +130,11 @@ class LineCutter:
                 before = ""
             before += gap
         # Only input that is not text reaches this limit
-        sizes = [len(part.pieces) for part in parts]
-        kept = 0
-        for number, size in enumerate(sizes):
-            if kept + size > MOST_PARTS * self.longest:
-                self.note(Note.cut(position, sum(sizes), kept))
-                return SourceLine(parts[:number], before)
-            kept += size
-        return SourceLine(parts, before)
+        ends = list(itertools.accumulate(len(part.pieces) for part in parts))
+        fitting = bisect_right(ends, MOST_PARTS * self.longest)
+        if fitting < len(parts):
+            self.note(Note.cut(position, ends[-1], ends[fitting - 1]))
+        return SourceLine(parts[:fitting], before)
 
     def _parts(self, position: int, text: str, pieces: list[int], *, keep: bool) -> list[SourcePart]:
         """Cut text without line breaks."""

@@ -70,15 +70,7 @@ def choose_selection(
     mbr: str | None,
     constrained: bool,
 ) -> Selection | None:
-    """Return how a search selects hypotheses; None selects by the settings alone.
-
-    Args:
-        mbr: How samples will be compared with each other.
-        constrained: There are phrases that translations must contain.
-
-    Raises:
-        ValueError: The options cannot be combined.
-    """
+    """Return how a search selects hypotheses; None selects by the settings alone."""
     if mbr and not sampling:
         raise ValueError(f"mbr={mbr} compares samples with each other, so it needs sampling")
     require_one_group(settings, sampling, phrases=constrained)
@@ -105,9 +97,6 @@ def unplaceable(
     """Return the positions of lines whose prefix or phrases cannot be assigned to one of several parts.
 
     These are the lines with phrases, and those with a prefix of several sentences.
-
-    Args:
-        lang: The target language.
     """
     found = set()
     if phrases is not None:
@@ -201,12 +190,8 @@ def join_parts(
 
     Args:
         found: Hypotheses of each part, best first. A line has no translation if one of its parts has none.
-        count: Number of lines.
         drawn: The hypotheses are samples, which are joined in the order in which they were drawn: joined by rank,
             they would not be samples of the whole line.
-
-    Returns:
-        For every line its translations, best first.
     """
     by_line: dict[int, list[int]] = defaultdict(list)
     for number, part in enumerate(parts):

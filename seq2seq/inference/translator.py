@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import Any, cast, overload
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.batch_rows import fitting_rows, most_rows
 from seq2seq.inference.encoding import encode_line, source_pieces, target_ids, target_pieces
 from seq2seq.inference.forced import SourceAttention, read_attention
+from seq2seq.inference.forced_text import Alignment, ForcedLine, force_lines
 from seq2seq.inference.glossary import Glossary
 from seq2seq.inference.lexical_shortlist import Shortlist
 from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE, MOST_GPU_TOKENS, TERMS_BEAM
@@ -47,20 +48,18 @@ from seq2seq.network.build import max_positions
 from seq2seq.network.model import Seq2Seq
 from seq2seq.search import Drawn, Ensemble, Graphs, Hypothesis, Selection, Specials, models_of, search, search_stream
 from seq2seq.search.graphs import choose_graphs
+from seq2seq.search.running import Source
 from seq2seq.settings.declare import keys
 from seq2seq.settings.search import SamplingSettings, SearchSettings, chosen_search
 from seq2seq.settings.values import shown, suggestion
 from seq2seq.system.errors import first_line
-
-if TYPE_CHECKING:
-    from seq2seq.inference.forced_text import Alignment, ForcedLine
 
 log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class Translator:
-    """Translates lists of lines, of any content, with one model.
+    """Translates lists of lines, of any content, with one model; see `load` for its other arguments.
 
     Args:
         model: In evaluation mode, on `device`.
@@ -72,9 +71,7 @@ class Translator:
         tgt_lang: Target language; "" for the first one that the checkpoint names.
         src_lang: Source language, likewise.
         tags: Ids before every source and every target that name the languages.
-        shortlist: Restricts the pieces of translations, depending on their sources; None allows all pieces.
         graphs: Captures and replays decoding steps; None runs them one by one.
-        glossary: Terms that translations must contain, for calls of `translate` that bring none.
     """
 
     model: Seq2Seq | Ensemble
@@ -235,14 +232,8 @@ class Translator:
                 raise ValueError(
                     "sampling excludes samples and options by name: give samples, temperature, ... by name"
                 )
-            settings, sampling = chosen_search(
-                settings or self.settings,
-                options,
-                samples=samples,
-                mbr=mbr,
-                phrases=phrases is not None,
-                glossary=glossary is not None,
-            )
+            asked = {"samples": samples, "mbr": mbr, "phrases": phrases, "glossary": glossary}
+            settings, sampling = chosen_search(settings or self.settings, options | asked)
         # The caller chooses how to search; the number of positions belongs to the model
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
         agreement = None
@@ -338,42 +329,47 @@ class Translator:
 
         Parts that cannot be translated with their terms are searched without them.
         """
-        left = dict.fromkeys(range(len(parts)))
-        if numbers := [number for number in left if parts[number].terms]:
-            sources = [parts[i].source._replace(phrases=[*parts[i].source.phrases, *parts[i].terms]) for i in numbers]
-            asked = [parts[i]._replace(source=source) for i, source in zip(numbers, sources, strict=True)]
+        sources = {number: part.source for number, part in enumerate(parts)}
+        asked = {
+            number: part.source._replace(phrases=[*part.source.phrases, *part.terms])
+            for number, part in enumerate(parts)
+            if part.terms
+        }
+        if asked:
             wide = dataclasses.replace(settings, beam_size=max(settings.beam_size, TERMS_BEAM))
-            for done in self._search(asked, wide, placed, suppress, lambda told: None):
-                translated = [(numbers[i], hypotheses) for i, hypotheses in done if hypotheses]
+            for done in self._search(asked, wide, placed, suppress, lambda number, reason: None):
+                translated = [(number, hypotheses) for number, hypotheses in done if hypotheses]
                 for number, _ in translated:
-                    del left[number]
+                    del sources[number]
                 yield translated
-        rest = list(left)
-        for done in self._search([parts[i] for i in rest], settings, selection, suppress, note):
-            yield [(rest[i], hypotheses) for i, hypotheses in done]
+
+        def failed(number: int, reason: str) -> None:
+            note(Note.failed(parts[number].line, reason))
+
+        yield from self._search(sources, settings, selection, suppress, failed)
 
     def _search(
         self,
-        parts: list[Part],
+        sources: Mapping[int, Source],
         settings: SearchSettings,
         selection: Selection | None,
         suppress: Sequence[int],
-        note: Callable[[Note], None],
+        failed: Callable[[int, str], None],
     ) -> Iterator[list[tuple[int, list[Hypothesis]]]]:
-        """Yield after each step the numbers of the finished parts with their translations; [] if the search fails."""
+        """Yield after each step the numbers of the finished sources with their translations; [] if the search fails."""
         # Longest first: parts that are searched together have similar lengths, and rows are refilled by shorter ones
-        waiting = [sorted(range(len(parts)), key=lambda i: -len(parts[i].source.ids))]
+        waiting = [sorted(sources, key=lambda number: -len(sources[number].ids))]
         while waiting:
-            rows = waiting.pop()
-            left = dict.fromkeys(rows)
+            numbers = waiting.pop()
+            left = dict.fromkeys(numbers)
             reason = ""
             try:
                 found = search_stream(
                     self.model,
-                    [parts[i].source for i in rows],
+                    [sources[number] for number in numbers],
                     special=self.special,
                     settings=settings,
-                    rows=functools.partial(self.rows, settings=settings, waiting=len(rows)),
+                    rows=functools.partial(self.rows, settings=settings, waiting=len(numbers)),
                     device=torch.device(self.device),
                     selection=selection,
                     suppress=suppress,
@@ -381,15 +377,16 @@ class Translator:
                     graphs=self.graphs,
                 )
                 for done in found:
-                    for number, _ in done:
-                        del left[rows[number]]
-                    yield [(rows[number], hypotheses) for number, hypotheses in done]
+                    finished = [(numbers[row], hypotheses) for row, hypotheses in done]
+                    for number, _ in finished:
+                        del left[number]
+                    yield finished
             except (RuntimeError, ValueError, MemoryError) as error:
                 reason = first_line(error)
             # Outside the `except` block, in which the exception keeps the memory of the search alive
             if reason and len(left) == 1:
                 (number,) = left
-                note(Note.failed(parts[number].line, reason))
+                failed(number, reason)
                 yield [(number, [])]
             elif reason:
                 # Out of memory, or one bad line among good ones: smaller batches solve both
@@ -448,9 +445,6 @@ class Translator:
         """Return a translator between two languages of the checkpoint, which shares the model.
 
         A glossary is one of two languages, so the translator between others has none.
-
-        Raises:
-            ValueError: The checkpoint does not translate between them.
         """
         if (src_lang, tgt_lang) == (self.src_lang, self.tgt_lang):
             return self
@@ -462,9 +456,6 @@ class Translator:
         return other
 
     def _forced(self, pairs: Iterable[tuple[str, str]], *, align: bool = False) -> Iterator[ForcedLine]:
-        # A module that needs translators, so it is imported late
-        from seq2seq.inference.forced_text import force_lines
-
         return force_lines(self, self.in_context(pairs), note=self._warn, align=align)
 
     def _warn(self, told: Note) -> None:
