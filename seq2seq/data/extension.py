@@ -30,11 +30,7 @@ _SPACE = "▁"
 def extend_tokenizer(
     old: Tokenizer, *, src_lines: Iterable[str], tgt_lines: Iterable[str], settings: TokenizerSettings
 ) -> Tokenizer:
-    """Add the tags that `old` lacks, and up to `settings.extend` pieces a model; deterministic to the byte.
-
-    Raises:
-        ValueError: The tokenizer is of an imported model, whose vocabulary is apart from its models.
-    """
+    """Add the tags that `old` lacks, and up to `settings.extend` pieces a model; deterministic to the byte."""
     state = old.to_state()
     if isinstance(old.tgt, VocabularyProcessor | MosesBpe):
         raise ValueError(

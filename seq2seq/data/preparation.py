@@ -148,13 +148,10 @@ class PreparedData:
         stream, batch = self.plan.stream, self.plan.data.batch_tokens
         assert stream, "nothing is streamed"
         return PairStream(
-            blocks=stream.blocks,
+            text=stream,
             encoder=PairEncoder(tokenizer=self.tokenizer, tags=stream.part.tag_ids(self.tokenizer)),
-            clean=stream.part.corpus.clean,
-            languages=(stream.part.corpus.src, stream.part.corpus.tgt),
             max_tokens=part_tokens(_share(batch, world_size)) if batch else self.plan.require_max_tokens(),
             cut=cut,
-            shuffle_buffer=stream.shuffle_buffer,
             seed=self.plan.seed,
             rank=rank,
             world_size=world_size,

@@ -25,13 +25,7 @@ LINE_BREAKS = re.compile(r"((?<!\s)\s*\n\s*)")
 
 
 class SourcePart(NamedTuple):
-    """Part of a line.
-
-    Attributes:
-        before: The white space before it in the line.
-        context: The parts of its context.
-        terms: Terms of a glossary that it has.
-    """
+    """Part of a line: its pieces, its text, the white space before it, the parts of its context, and its terms."""
 
     pieces: list[int]
     text: str

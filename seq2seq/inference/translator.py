@@ -264,8 +264,7 @@ class Translator:
         whole = unplaceable(len(lines), tokenizer, prefixes, phrases, self.tgt_lang)
         cut = cutter(lines, whole)
         if self.context:
-            quiet = copy.copy(cutter)
-            quiet.note = lambda told: None
+            quiet = dataclasses.replace(cutter, note=lambda told: None)
             cut = add_context([*quiet(before), *cut], self.context, document=document)[len(before) :]
         if placed:
             cut = [

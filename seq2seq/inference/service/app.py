@@ -296,13 +296,8 @@ def create_app(service: Service) -> ASGIApp:
     docs = _page(bytes(description.body).decode(), style="'self' 'unsafe-inline'", script="'self' ")
     app.mount("/swagger", StaticFiles(packages=[("fastapi_swagger", "resources")]))
 
-    @app.get("/", include_in_schema=False)
-    async def show_page() -> Response:
-        return page
-
-    @app.get("/docs", include_in_schema=False)
-    async def show_docs() -> Response:
-        return docs
+    app.add_route("/", lambda request: page)
+    app.add_route("/docs", lambda request: docs)
 
     @app.get("/languages", summary="Languages and their targets, as LibreTranslate lists them")
     async def show_languages() -> Response:

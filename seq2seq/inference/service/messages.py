@@ -331,8 +331,9 @@ def chosen_options(
     try:
         asked = {"phrases": constrained, "glossary": request.glossary}
         settings, how["sampling"] = chosen_search(defaults, given | asked)
-        # None leaves the service's own terms
-        how["glossary"] = None if request.glossary is None else (*Glossary.of(request.glossary).terms.items(),)
+        # Otherwise, the service has terms of its own
+        if request.glossary is not None:
+            how["glossary"] = tuple(Glossary((source, target) for source, target in request.glossary).terms.items())
     except ValueError as error:
         raise RefusedError(422, str(error)) from None
     return Options(settings, *languages, constrained, request.alignment, request.language, how)
