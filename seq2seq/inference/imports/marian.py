@@ -15,14 +15,7 @@ from seq2seq.data.languages import language_tag
 from seq2seq.data.shared_vocabulary import with_vocabulary
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.export.plain_transformer import halves_order, in_order
-from seq2seq.inference.imports.shared import (
-    Languages,
-    Published,
-    express,
-    file_in,
-    read_piece_model,
-    read_weights,
-)
+from seq2seq.inference.imports.shared import Languages, Published, express, file_in, read_piece_model, read_weights
 from seq2seq.network.embedding import SinusoidalPositions
 from seq2seq.system.files import read_file
 from seq2seq.system.json_file import read_json, read_json_or_none
