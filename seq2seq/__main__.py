@@ -34,10 +34,9 @@ def main() -> None:
     # pip's script is called as the user typed it; `python -m seq2seq` is called as this file
     program = "python -m seq2seq" if Path(sys.argv[0]).name == "__main__.py" else "seq2seq"
     command = sys.argv[1] if len(sys.argv) > 1 else ""
-    if command in ("-h", "--help"):
-        sys.exit(_answer(_help(program)))
-    elif command == "--version":
-        sys.exit(_answer(f"seq2seq-mixers {__version__}"))
+    if command in ("-h", "--help", "--version"):
+        text = f"seq2seq-mixers {__version__}" if command == "--version" else _help(program)
+        sys.exit(exit_status(lambda: print(text) or 0))
     elif command not in COMMANDS:
         what = f"there is no command {command!r}{suggestion(command, COMMANDS)}" if command else "name a command"
         sys.exit(fail(f"{what} (--help lists them)"))
@@ -46,16 +45,6 @@ def main() -> None:
         del sys.argv[1]
         # `__main__` is the command's own module, as multiprocessing, Lightning's launcher and cloudpickle expect
         runpy.run_module(f"seq2seq.{command}", run_name="__main__", alter_sys=True)
-
-
-def _answer(text: str) -> int:
-    """Print a text, and return the exit status."""
-
-    def work() -> int:
-        print(text)
-        return 0
-
-    return exit_status(work)
 
 
 def _help(program: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import functools
 import os
 import signal
@@ -124,7 +125,7 @@ def _run(options: argparse.Namespace) -> int:
                 if whole:
                     announce()
 
-        status = run(service, bound, ready=announce, reload=reload)
+        status = asyncio.run(run(service, bound, ready=announce, reload=reload))
     if status == 1:
         fail(f"some requests were not answered within --grace {limits.grace:g}")
     if service.batcher.thread.is_alive() or loading.locked():

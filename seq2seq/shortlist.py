@@ -72,10 +72,11 @@ def _run(options: argparse.Namespace) -> int:
         print_error(f"iteration {done} of {options.iterations}: {entries:,} pairs of pieces")
 
     tokenizer = load_tokenizer(locate(options.ckpt))
-    made = make_shortlist(tokenizer, Path(options.src), Path(options.tgt), **how, progress=progress)
-    made.shortlist.save(out, **how)
-    lists = f"the lists of {made.mean_size:.0f} of {made.shortlist.tokenizer.tgt_vocab_size:,} pieces"
-    print(f"{lists} contain {made.covered:.2%} of the translations' pieces")
+    sides = Path(options.src), Path(options.tgt)
+    made, covered, size = make_shortlist(tokenizer, *sides, **how, progress=progress)
+    made.save(out, **how)
+    lists = f"the lists of {size:.0f} of {tokenizer.tgt_vocab_size:,} pieces"
+    print(f"{lists} contain {covered:.2%} of the translations' pieces")
     print(f"translate with: {translate_command(options.ckpt, '--shortlist', str(out))}")
     return 0
 

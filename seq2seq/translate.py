@@ -157,11 +157,21 @@ def _run(options: argparse.Namespace) -> int:
         partial: PartialOutput | None = None
         if options.resume:
             partial = stack.enter_context(_partial_output(options, translator))
-        sink = partial.file if partial else _open_sink(options, stack)
+        if partial is not None:
+            sink: Stream = partial.file
+        elif options.output is None:
+            # `exit_status` makes sure that all bytes are written
+            sink = sys.stdout.buffer
+        else:
+            # Opened last: from here on, an end without an exception puts the whole output into place
+            sink = stack.enter_context(atomic_text(options.output))
         done = partial.done if partial else 0
         how: dict[str, Any] = {"suppress": options.suppress}
         if options.sampling:
             how |= {"sampling": options.sampling, "mbr": options.mbr}
+        progress = None
+        if sys.stderr is not None and sys.stderr.isatty() and (total := _lines_of(source)) is not None:
+            progress = ProgressLine(total, done=done, stream=sys.stderr)
         # Imports torch
         from seq2seq.inference.line_stream import LineStream
 
@@ -173,7 +183,7 @@ def _run(options: argparse.Namespace) -> int:
             options=how,
             **{name: stream and open_text(stream) for name, stream in parallel.items()},
             alignments=None if options.alignments is None else stack.enter_context(atomic_text(options.alignments)),
-            progress=_progress(source, done),
+            progress=progress,
             partial=partial,
         )
         if options.input is None and sys.stdin is not None and sys.stdin.isatty():
@@ -317,22 +327,6 @@ def _partial_output(
         made_by[name] = None if path is None else identity(path)
     made_by["ensemble"] = [identity(path) for path in options.ensemble]
     return resumable_file(Path(options.output), made_by=made_by)
-
-
-def _progress(source: Stream, done: int) -> ProgressLine | None:
-    """Return a progress line if the input is a file and standard error a terminal."""
-    if sys.stderr is None or not sys.stderr.isatty() or (total := _lines_of(source)) is None:
-        return None
-    return ProgressLine(total, done=done, stream=sys.stderr)
-
-
-def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:
-    """Open the output; a file appears only when it is complete."""
-    if options.output is None:
-        # `exit_status` makes sure that all bytes are written
-        return sys.stdout.buffer
-    # Opened last: from here on, an end without an exception puts the output into place
-    return stack.enter_context(atomic_text(options.output))
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def _text(run: RunResult, name: str, prefix: str) -> Text | None:
     data = run.config["data"]
     settings = CorpusSettings(src=str(data.get("src")), tgt=str(data.get("tgt")), test=prefix)
     try:
-        source, target = map(Path, find_files("test", settings).files)
+        source, target = map(Path, find_files("test", settings)[1])
     except ValueError as error:
         raise ValueError(f"--set {name}={prefix}: {str(error).removeprefix(f'data.test={prefix}: ')}") from None
     blocks = list(text_pairs(source, target))

@@ -68,9 +68,6 @@ def token_batches(
             If False, the longest pairs come first.
         multiple_of: Make the number of batches a multiple of this by halving the fullest ones.
 
-    Returns:
-        The indices of each batch.
-
     Raises:
         ValueError: A row exceeds the budget and `shuffle` is set (otherwise it is a batch by itself), or there are too
             few rows for `multiple_of` batches.

@@ -24,12 +24,8 @@ def cached(target: Path, what: str, *, build: Callable[[Path], Any], read: Calla
     """Read the cache folder `target`; build it if it or one of its files is missing, truncated or unreadable.
 
     Args:
-        what: Name of the content in messages.
         build: Writes the files of the empty folder; one process builds while others wait.
         read: Opens these files.
-
-    Raises:
-        ValueError: The folder cannot be written or replaced, or `build` raises it.
     """
 
     def build_with_sizes(folder: Path) -> None:

@@ -50,11 +50,7 @@ class Corpus(NamedTuple):
     trained: Mapping[str, int] = MappingProxyType({})
 
     def blocks(self, split: str) -> Iterator[Pairs]:
-        """Read the pairs of a split in order, one block in memory at a time.
-
-        Yields:
-            Source lines and target lines of a block that is not empty.
-        """
+        """Read the pairs of a split in order, one block in memory at a time."""
         import pyarrow as pa
 
         # A split held out of training consists of rows of train.arrow, and so does the rest of the training split
@@ -77,14 +73,7 @@ class Corpus(NamedTuple):
 
 
 def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
-    """Read, clean and split a corpus, or memory-map the result of an earlier call with the same data and settings.
-
-    Args:
-        cache_dir: Folder in which the corpus gets a folder of its own, named by its fingerprint.
-
-    Raises:
-        ValueError: A file cannot be read, a split is empty, or training has too few pairs to hold some out.
-    """
+    """Read, clean and split a corpus, or memory-map the result of an earlier call with the same data and settings."""
     fingerprint = corpus_fingerprint(settings)
     # Named by its content: other data or settings get another folder
     folder = cache_dir / f"text-{fingerprint}"
@@ -240,11 +229,6 @@ def limited(corpus: Corpus, limit: int | None, *, seed: int, cache_dir: Path, na
 
     The pairs with the smallest hashes of text and seed are chosen. The choice is the same on every machine, and a
     smaller subset lies within every larger one.
-
-    Args:
-        limit: None for all pairs.
-        cache_dir: Folder in which the rows of the subset get a folder of their own.
-        name: Name of the corpus in messages.
     """
     if limit is None or "train" not in corpus.splits:
         return corpus

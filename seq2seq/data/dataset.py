@@ -102,22 +102,14 @@ class EncodedCorpus:
         own = own - np.where(own == self.src.lengths, len(self.tags.source), 0)
         return (own if self.rows is None else own[self.rows]) - 1, self.lengths[1] - 1 - len(self.tags.target)
 
-    @property
-    def room(self) -> tuple[np.ndarray, np.ndarray]:
-        """Most tokens that a batch reserves for every source and target in any epoch, (N,) each; see `room_in`."""
-        src, tgt = self.lengths
-        if not self._varies:
-            return src, tgt
-        drawn = list(self._drawn_lengths.values())
-        return (
-            np.maximum.reduce([src, *(each(src) for each, _ in drawn)]),
-            np.maximum.reduce([tgt, *(each(tgt) for _, each in drawn)]),
-        )
+    def room(self, epoch: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens that a batch reserves for every source and target, (N,) each: more than `lengths` if they vary.
 
-    def room_in(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens that a batch reserves for every source and target in an epoch: more than `lengths` if they vary."""
-        if self.augment is None:
-            return self.room
+        Args:
+            epoch: None for the most in any epoch.
+        """
+        if not self._varies:
+            return self.lengths
         # A million rows at a time, so that temporaries stay small
         starts = range(0, len(self), 1 << 20)
         parts = [self._reserved(np.arange(i, min(i + (1 << 20), len(self))), epoch) for i in starts]
@@ -127,15 +119,15 @@ class EncodedCorpus:
     def _varies(self) -> bool:
         return self.sample_seed is not None or self.augment is not None
 
-    def _reserved(self, rows: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    def _reserved(self, rows: np.ndarray, epoch: int | None) -> tuple[np.ndarray, np.ndarray]:
         inside = self._inside(rows)
-        src, tgt = self.src.lengths[inside], self.tgt.lengths[inside]
-        kinds = self._kinds(rows, epoch)
-        reserved = src.copy(), tgt.copy()
+        best = self.src.lengths[inside], self.tgt.lengths[inside]
+        kinds = None if epoch is None else self._kinds(rows, epoch)
+        reserved = best[0].copy(), best[1].copy()
         for kind, drawn in self._drawn_lengths.items():
-            these = kinds == kind
-            for own, best, room in zip(reserved, (src, tgt), drawn, strict=True):
-                own[these] = room(best[these])
+            these = slice(None) if kinds is None else kinds == kind
+            for own, old, room in zip(reserved, best, drawn, strict=True):
+                own[these] = np.maximum(own[these], room(old[these]))
         return reserved
 
     def _inside(self, rows: np.ndarray) -> np.ndarray:
@@ -242,14 +234,9 @@ class PairDataset(Dataset):
         """Tokens of every source and target, (N,) each."""
         return _concatenated([part.lengths for part in self.parts])
 
-    @property
-    def room(self) -> tuple[np.ndarray, np.ndarray]:
-        """Most tokens that a batch reserves for every source and target, as in `EncodedCorpus.room`."""
-        return _concatenated([part.room for part in self.parts])
-
-    def room_in(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens that a batch reserves for every source and target in an epoch, as in `EncodedCorpus.room_in`."""
-        return _concatenated([part.room_in(epoch) for part in self.parts])
+    def room(self, epoch: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens that a batch reserves for every source and target, as in `EncodedCorpus.room`."""
+        return _concatenated([part.room(epoch) for part in self.parts])
 
     @property
     def augmented(self) -> bool:
@@ -257,12 +244,7 @@ class PairDataset(Dataset):
         return any(part.augment for part in self.parts)
 
     def sampled_by(self, sampler: TokenBatchSampler, src_multiple: int) -> PairDataset:
-        """Return a shallow copy whose sampled segmentations vary with the epoch of `sampler`.
-
-        Args:
-            sampler: Chooses the pairs of each batch.
-            src_multiple: As in `collate`.
-        """
+        """Return a shallow copy whose sampled segmentations vary with the epoch of `sampler`."""
         data = copy.copy(self)
         data.sampler = sampler
         data.src_multiple = src_multiple

@@ -29,21 +29,19 @@ _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 Row = tuple[int, list[str]]  # the number of its first line, and its fields
 
 
-def csv_pairs(path: Path, columns: LanguageColumns, *, delimiter: str = "") -> Iterator[Pairs]:
+@in_blocks
+def csv_pairs(path: Path, columns: LanguageColumns, *, delimiter: str = "") -> Iterator[tuple[str, str]]:
     """Read pairs from a CSV file; the first row names its columns, unless `columns` has numbers.
 
     Fields in quotes may hold delimiters, doubled quotes and line ends.
 
     Args:
         delimiter: By default the comma, semicolon or tab that fits the file.
-
-    Raises:
-        ValueError: A column is missing, a quote is not closed, or a row has more or fewer fields than the first.
     """
     delimiter = delimiter or _find_delimiter(path, columns)
     remedy = f'a field that holds {delimiter!r} must be in quotes ("...")'
-    pairs = _pairs(path, _csv_rows(path, delimiter), columns, remedy)
-    yield from in_blocks((src.replace(_CR, "\r"), tgt.replace(_CR, "\r")) for src, tgt in pairs)
+    for src, tgt in _pairs(path, _csv_rows(path, delimiter), columns, remedy):
+        yield src.replace(_CR, "\r"), tgt.replace(_CR, "\r")
 
 
 def tsv_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
@@ -51,9 +49,6 @@ def tsv_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
 
     The first line names the columns, unless `columns` has numbers; blank lines are not rows. A file is read as CSV if
     its header is in quotes, or if its fields have quotes as a spreadsheet writes them.
-
-    Raises:
-        ValueError: A column is missing, or a row has more or fewer fields than the first.
     """
     head = _sample(_tsv_rows(path))
     first = head[0] if head else []
@@ -66,7 +61,7 @@ def tsv_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
         f"a tab divides fields; where texts hold one, remove these rows (awk -F'\\t' 'NF == {len(first)}'), or write "
         "fields in quotes as CSV does, with data.format=csv"
     )
-    for block in in_blocks(_pairs(path, _tsv_rows(path), columns, remedy)):
+    for block in in_blocks(_pairs)(path, _tsv_rows(path), columns, remedy):
         if True in _quoting(zip(*block, strict=True)):
             warn_once(
                 f'{path} has fields as a spreadsheet writes them ("a ""quoted"" word"), and others that are not: '

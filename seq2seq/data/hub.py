@@ -193,11 +193,10 @@ def remote_pairs(
         "data_files": {"train": [address]},
         "split": "train",
         "cache_dir": str(cache_dir / "hub"),
+        "streaming": streaming,
     }
-    if kind == "json":
-        # Our own readers also replace invalid bytes
-        options["encoding_errors"] = "replace"
-    options["streaming"] = streaming
+    # Our own readers also replace invalid bytes
+    options |= {"encoding_errors": "replace"} if kind == "json" else {}
     return table_pairs(_remote_tables(kind, options, Repository.of_address(address)), columns, address)
 
 

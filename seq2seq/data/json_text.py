@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.data import readers
-from seq2seq.data.cleaning import Pairs
 from seq2seq.data.readers import LanguageColumns, in_blocks
 from seq2seq.data.text_files import open_text, read_blocks, read_lines
 
@@ -25,18 +24,12 @@ _FORMS = 'a file holds one object a line, as in {"de": "...", "en": "..."}, or o
 Record = tuple[str, dict[str, Any]]
 
 
-def json_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
+@in_blocks
+def json_pairs(path: Path, columns: LanguageColumns) -> Iterator[tuple[str, str]]:
     """Read pairs from JSON lines, one object a line, or from one array of objects; null is an empty line.
 
     An object has the texts under its columns, or under `translation` as in the WMT schema.
-
-    Raises:
-        ValueError: A line is not a JSON object, a text is not a string, or no object of the first block has a column.
     """
-    yield from in_blocks(_pairs(path, columns))
-
-
-def _pairs(path: Path, columns: LanguageColumns) -> Iterator[tuple[str, str]]:
     src, tgt = columns.both
     missing = [src, tgt]
     first: dict[str, Any] = {}

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from seq2seq.data.tokenizer import Tokenizer
 
 
-def _codes(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
+    """Return the words of a text."""
     return frozenset(text.split())
 
 
@@ -70,14 +71,14 @@ _OTHER_CODES = {
 }
 _LANGUAGE_OF = {other: code for code, others in _OTHER_CODES.items() for other in others.split()}
 # Languages that are written in Chinese characters.
-SINITIC = _codes("zh yue wuu lzh nan hak gan hsn cjy mnp cdo cpx czh czo csp cnp")
+SINITIC = word_set("zh yue wuu lzh nan hak gan hsn cjy mnp cdo cpx czh czo csp cnp")
 # Languages without spaces between words, unless their code names another script. Korean has spaces.
-_UNSPACED = SINITIC | _codes("ja th lo km my bo dz dzo nod tts sou shn mnw rki khb tdd blt kht ii iii")
+_UNSPACED = SINITIC | word_set("ja th lo km my bo dz dzo nod tts sou shn mnw rki khb tdd blt kht ii iii")
 # Codes of ISO 15924: scripts without spaces between words, and other scripts of the same languages.
-_UNSPACED_SCRIPTS = _codes(
+_UNSPACED_SCRIPTS = word_set(
     "hans hant hani bopo jpan hrkt hira kana thai laoo khmr mymr tibt java bali lana tale talu tavt yiii"
 )
-_SPACED_SCRIPTS = _codes("latn cyrl arab hang deva")
+_SPACED_SCRIPTS = word_set("latn cyrl arab hang deva")
 
 
 def primary_subtag(lang: str) -> str:
@@ -135,16 +136,7 @@ def source_languages(meta: Mapping[str, Any], tokenizer: Tokenizer) -> list[str]
 def tags_of(
     meta: Mapping[str, Any], tokenizer: Tokenizer, tgt_lang: str | None = None, src_lang: str | None = None
 ) -> Tags:
-    """Return the tags of a translation; none for a model without tags.
-
-    Args:
-        meta: The `seq2seq` entry of its checkpoint.
-        tgt_lang: The target language (default: the entry's `tgt_lang`).
-        src_lang: The source language (default: the entry's `src_lang`).
-
-    Raises:
-        ValueError: The model does not translate between these languages.
-    """
+    """Return the tags of a translation, by default between the languages of `meta`; none for a model without tags."""
     source, target = src_lang or str(meta["src_lang"]), tgt_lang or str(meta["tgt_lang"])
     sources = source_languages(meta, tokenizer)
     for wanted, known, word in ((target, target_languages(meta), "to"), (source, sources, "from")):

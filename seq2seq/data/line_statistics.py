@@ -47,9 +47,7 @@ class LineStatistics(NamedTuple):
         """Compute the statistics of lines.
 
         Args:
-            counts: Sentences of each source line.
             pieces: Pieces of each source and target, (N, 2), without tags and eos.
-            longest: Pieces of the longest source line, if known.
         """
         lengths = np.maximum(1, pieces)
         median = _percentile(counts, 50)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from seq2seq.data.shared_vocabulary import Numbered
 from seq2seq.system.errors import first_line
 from seq2seq.system.packages import require
 
@@ -14,7 +15,7 @@ from seq2seq.system.packages import require
 MOSES = "Moses"
 # Ids that fairseq's dictionaries begin with; its decoder starts from </s>.
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
-_PAD, _EOS, _UNK = 1, 2, 3
+_SPECIAL_IDS = {"pad": 1, "bos": 2, "eos": 2, "unk": 3}
 # Mark of a piece that does not end its word, in dictionaries.
 _CONTINUED = "@@"
 # Mark of the end of a word, in the pairs that are merged.
@@ -25,7 +26,7 @@ _CACHED = 1 << 16
 _REMEMBERED = 100
 
 
-class MosesBpe:
+class MosesBpe(Numbered):
     """Model of pieces like SentencePieceProcessor: Moses tokenization, then BPE, then the ids of a dictionary.
 
     Pieces are shown as by a SentencePiece model that marks the ends of words: `ab@@` of a dictionary as `ab`, and `cd`,
@@ -53,8 +54,7 @@ class MosesBpe:
         self.ids = {symbol: i for i, symbol in enumerate(self.symbols)}
         # Of equal pairs the first counts
         self.ranks = {pair: rank for rank, pair in reversed(list(enumerate(merges)))}
-        self.shown = [*SPECIALS, *map(_shown, words)]
-        self.shown_ids = {piece: i for i, piece in enumerate(self.shown)}
+        self.number([*SPECIALS, *map(_shown, words)], _SPECIAL_IDS, range(_SPECIAL_IDS["unk"]))
         self._known: dict[str, tuple[str, ...]] = {}
         sacremoses = require("sacremoses", "a model with Moses tokenization", extra="moses")
         self._tokenizers = [sacremoses.MosesTokenizer(lang=lang) for lang in langs]
@@ -102,7 +102,7 @@ class MosesBpe:
 
     def encode(self, lines: Sequence[str], *, out_type: type[int]) -> list[list[int]]:
         """Return the ids of every line, without </s>; `out_type` is what SentencePiece must be told."""
-        return [[self.ids.get(piece, _UNK) for piece in self.cut(line)] for line in lines]
+        return [[self.ids.get(piece, self.unk_id()) for piece in self.cut(line)] for line in lines]
 
     def cut(self, line: str) -> list[str]:
         """Tokenize a line, and cut its words into pieces."""
@@ -145,41 +145,9 @@ class MosesBpe:
         text = " ".join(self.symbols[i] for i in ids) + " "
         return self._detokenizers[self._side].detokenize(text.replace(f"{_CONTINUED} ", "").split())
 
-    def get_piece_size(self) -> int:
-        """Return the number of ids."""
-        return len(self.symbols)
-
-    def id_to_piece(self, number: int) -> str:
-        """Return a piece as it is shown."""
-        return self.shown[number]
-
-    def piece_to_id(self, piece: str) -> int:
-        """Return the id of a piece as it is shown; the id of <unk> for an unknown piece."""
-        return self.shown_ids.get(piece, _UNK)
-
-    def is_control(self, number: int) -> bool:
-        """Return True for ids that stand for no text."""
-        return number < _UNK
-
     def is_byte(self, number: int) -> bool:
         """Return False: no piece is a byte."""
         return False
-
-    def pad_id(self) -> int:
-        """Return the id of padding."""
-        return _PAD
-
-    def eos_id(self) -> int:
-        """Return the id of </s>."""
-        return _EOS
-
-    def bos_id(self) -> int:
-        """Return the id of </s>, from which translations start."""
-        return _EOS
-
-    def unk_id(self) -> int:
-        """Return the id of <unk>."""
-        return _UNK
 
 
 def is_moses_bpe(model: bytes) -> bool:
@@ -192,9 +160,6 @@ def read_merges(text: str) -> tuple[list[tuple[str, str]], bool]:
 
     Returns:
         The pairs, and the value of `whole_ends`.
-
-    Raises:
-        ValueError: A line is not a pair.
     """
     lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")
     version = ""
@@ -211,11 +176,7 @@ def read_merges(text: str) -> tuple[list[tuple[str, str]], bool]:
 
 
 def read_dictionary(text: str) -> list[str]:
-    """Parse a dictionary of fairseq: a word and its count a line, in the order of the ids.
-
-    Raises:
-        ValueError: A line is not a word and a count.
-    """
+    """Parse a dictionary of fairseq: a word and its count a line, in the order of the ids."""
     words = []
     for line in text.replace("\r\n", "\n").rstrip("\n").split("\n"):
         word, _, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")

@@ -45,11 +45,7 @@ class NamedCorpus:
         return f"{self.corpus.src}-{self.corpus.tgt}"
 
     def tag_ids(self, tokenizer: Tokenizer) -> Tags:
-        """Return the tags of its sources and targets as ids of a tokenizer.
-
-        Raises:
-            ValueError: The tokenizer lacks one.
-        """
+        """Return the tags of its sources and targets as ids; raise ValueError if the tokenizer lacks one."""
         own = language_tag(self.corpus.tgt)
         if not (tokenizer.tags_targets and own in self.tags):
             return Tags(tokenizer.tag_ids(self.tags), [])
@@ -74,9 +70,6 @@ def parts_of(data: DataSettings) -> list[NamedCorpus]:
     """List the corpora of the `data` section: `data.train`, named "train", if it is set, then all of `data.corpora`.
 
     An entry inherits the settings of the section except its files; "train" may have an entry too, for its weight.
-
-    Raises:
-        ValueError: An entry is wrong, or the corpora cannot be mixed.
     """
     entries = dict(data.corpora or {})
     if data.train is not None or not entries:
@@ -196,13 +189,7 @@ class Direction(NamedTuple):
 
 
 def directions(parts: Sequence[NamedCorpus], sizes: Sequence[int], tokenize: Callable[[str], str]) -> list[Direction]:
-    """List the parts of a split that are scored separately; none if there is one part.
-
-    Args:
-        parts: The corpora in the split.
-        sizes: Their numbers of pairs.
-        tokenize: Returns sacreBLEU's tokenizer for a language.
-    """
+    """List the parts of a split that are scored separately; none if there is one part."""
     if len(parts) == 1:
         return []
     all_directions = [part.direction for part in parts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 
@@ -11,17 +12,14 @@ log = logging.getLogger(__name__)
 PACE_SECONDS = 5.0
 
 
+@dataclasses.dataclass
 class Pace:
-    """Log the number of pairs done, their share of a known total, and pairs per second, every PACE_SECONDS.
+    """Log the number of pairs done, their share of a known total, and pairs per second, every PACE_SECONDS."""
 
-    Args:
-        what: Name of the work in messages.
-        total: Number of pairs, if known.
-    """
+    what: str
+    total: int | None = None
 
-    def __init__(self, what: str, total: int | None = None) -> None:
-        self.what = what
-        self.total = total
+    def __post_init__(self) -> None:
         self.count = 0
         self.start = time.monotonic()
         self.reported = self.start

@@ -48,14 +48,7 @@ class DataPlan:
         cache_dir: Path,
         parts: Sequence[NamedCorpus] | None = None,
     ) -> DataPlan:
-        """Combine the sections `data` and `tokenizer`.
-
-        Args:
-            parts: The corpora, if they have been opened already.
-
-        Raises:
-            ValueError: A corpus cannot be read, or two settings exclude each other.
-        """
+        """Combine the sections `data` and `tokenizer`."""
         if tokenizer.patches and (data.context or any(dataclasses.astuple(data.augment))):
             raise ValueError("data.augment and data.context are for text, and the source is images: leave them out")
         if parts is None:

@@ -20,11 +20,7 @@ from seq2seq.system.errors import LineError
 
 
 def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir: Path) -> tuple[NamedCorpus, ...]:
-    """Check languages, files, columns, direction and ready models of all corpora, and return the corpora.
-
-    Raises:
-        ValueError: Something is missing or looks swapped; the message says what to change.
-    """
+    """Check languages, files, columns, direction and ready models of all corpora; return them, or raise ValueError."""
     parts = tuple(parts_of(data))
     for part in parts:
         with naming(part.name):
@@ -44,9 +40,6 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Pairs:
 
     Returns:
         The first pairs of the first split; empty for a remote corpus.
-
-    Raises:
-        ValueError: Something is missing or looks swapped; the message says what to change.
     """
     _check_languages(settings)
     if settings.train is None and "train" in settings.splits:

@@ -70,11 +70,7 @@ class PreparedData:
     folders: Mapping[str, Path]
 
     def split(self, name: str) -> PairDataset:
-        """Return an encoded split.
-
-        Raises:
-            ValueError: The name is unknown, or the split is streamed.
-        """
+        """Return an encoded split; raise ValueError if the name is unknown, or the split is streamed."""
         if name not in SPLITS:
             raise ValueError(f"split {name!r}: choose one of {', '.join(SPLITS)}")
         if name not in self.splits:
@@ -106,7 +102,7 @@ class PreparedData:
             rule = self.plan.stream.part.corpus.clean.max_length or math.inf
             longest = int(min(rule, longest_width(self.plan.part_tokens)))
             return longest, longest
-        src, tgt = (int(side.max()) for side in self.split("train").room)
+        src, tgt = (int(side.max()) for side in self.split("train").room())
         # A batch has one width for the drawn lengths of both sides
         drawn = self.plan.tokenizer.sampling_alpha > 0 or self.split("train").augmented
         return (max(src, tgt), max(src, tgt)) if drawn else (src, tgt)
@@ -123,11 +119,7 @@ class PreparedData:
         return replace(self, plan=replace(self.plan, max_tokens=max_tokens))
 
     def cut(self, world_size: int = 1) -> UpdateCut | None:
-        """Return how updates are cut into micro-batches; None if settings count micro-batches instead of tokens.
-
-        Raises:
-            ValueError: The longest pair exceeds a micro-batch.
-        """
+        """Return how updates are cut into micro-batches; None if settings count micro-batches instead of tokens."""
         plan = self.plan
         if plan.data.batch_tokens is None:
             return None
@@ -156,13 +148,10 @@ class PreparedData:
         stream, batch = self.plan.stream, self.plan.data.batch_tokens
         assert stream, "nothing is streamed"
         return PairStream(
-            blocks=stream.blocks,
+            text=stream,
             encoder=PairEncoder(tokenizer=self.tokenizer, tags=stream.part.tag_ids(self.tokenizer)),
-            clean=stream.part.corpus.clean,
-            languages=(stream.part.corpus.src, stream.part.corpus.tgt),
             max_tokens=part_tokens(_share(batch, world_size)) if batch else self.plan.require_max_tokens(),
             cut=cut,
-            shuffle_buffer=stream.shuffle_buffer,
             seed=self.plan.seed,
             rank=rank,
             world_size=world_size,

@@ -21,9 +21,6 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
 
     Args:
         streaming: Read remote data without downloading it first.
-
-    Raises:
-        ValueError: A file is missing or damaged, a column is missing, or the network is unavailable.
     """
     columns = LanguageColumns(settings.src, settings.tgt, settings.columns)
     # Names for messages: two files, or the data and a language
@@ -56,16 +53,13 @@ def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "tra
 
     Returns:
         At most `size` source lines and target lines; none for a remote split.
-
-    Raises:
-        ValueError: A file or a column is missing, or a file is damaged at its beginning.
     """
     if settings.path:
         if repository_of(split, settings):
             return [], []
         # Read train[:1000] from `train`: only whole splits are read without being converted
         settings = replace(settings, **{split: str(settings.place(split)).partition("[")[0]})
-    elif is_address(find_files(split, settings).files[0]):
+    elif is_address(find_files(split, settings)[1][0]):
         return [], []
     # Readers are lazy: they stop after the first block that has a pair
     blocks = open_split(split, settings, cache_dir=cache_dir)

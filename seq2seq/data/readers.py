@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from seq2seq.data.cleaning import Pairs
 from seq2seq.data.text_checks import find_shift
@@ -31,14 +32,13 @@ _MOST_PACKED = 1000
 SIDE_NAMES = {"src", "tgt", "trg", "source", "target"}
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class LanguageColumns(NamedTuple):
     """Languages of a table, and their columns if these have other names.
 
     Args:
-        src: Source language.
-        tgt: Target language.
         names: Column names, or in CSV and TSV numbers from 0, by language.
     """
 
@@ -48,11 +48,7 @@ class LanguageColumns(NamedTuple):
 
     @property
     def both(self) -> tuple[str | int, str | int]:
-        """Columns of source and target.
-
-        Raises:
-            ValueError: They are the same column, a name and a number, or a negative number.
-        """
+        """Columns of source and target; ValueError if they are the same, of two kinds, or negative."""
         src, tgt = ((self.names or {}).get(language, language) for language in (self.src, self.tgt))
         given = f"data.columns={{{self.src}: {src}, {self.tgt}: {tgt}}}"
         if src == tgt:
@@ -91,10 +87,15 @@ def _bounded(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
         yield found
 
 
-def in_blocks(pairs: Iterable[tuple[str, str]]) -> Iterator[Pairs]:
-    """Collect pairs into blocks as `_bounded` does."""
-    for block in _bounded(pairs, lambda pair: len(pair[0]) + len(pair[1])):
-        yield [one_line(src) for src, _ in block], [one_line(tgt) for _, tgt in block]
+def in_blocks(read: Callable[P, Iterator[tuple[str, str]]]) -> Callable[P, Iterator[Pairs]]:
+    """Collect the pairs of a reader into blocks as `_bounded` does."""
+
+    @functools.wraps(read)
+    def blocks(*args: P.args, **kwargs: P.kwargs) -> Iterator[Pairs]:
+        for block in _bounded(read(*args, **kwargs), lambda pair: len(pair[0]) + len(pair[1])):
+            yield [one_line(src) for src, _ in block], [one_line(tgt) for _, tgt in block]
+
+    return blocks
 
 
 def one_line(text: str) -> str:
@@ -103,11 +104,7 @@ def one_line(text: str) -> str:
 
 
 def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
-    """Read pairs from two files, line by line.
-
-    Raises:
-        ValueError: The files have different numbers of lines, which the message gives.
-    """
+    """Read pairs from two files, line by line."""
     # After the end of one file, its lines are None
     lines = itertools.zip_longest(read_lines(src), read_lines(tgt))
     count = 0
@@ -133,24 +130,14 @@ def arrow_tables(dataset: Any) -> Iterator[pa.Table]:
     yield from dataset.with_format("arrow").iter(batch_size=_DECODED_ROWS)
 
 
-def table_pairs(tables: Iterable[pa.Table], columns: LanguageColumns, where: str) -> Iterator[Pairs]:
-    """Read pairs from Arrow tables in the WMT schema (translation: {de, en}) or with flat columns (de, en).
-
-    Args:
-        where: Name of the data in messages.
-
-    Raises:
-        ValueError: A table lacks a language.
-    """
+@in_blocks
+def table_pairs(tables: Iterable[pa.Table], columns: LanguageColumns, where: str) -> Iterator[tuple[str, str]]:
+    """Read pairs from Arrow tables in the WMT schema (translation: {de, en}) or with flat columns (de, en)."""
     names = columns.both
-
-    def pairs() -> Iterator[tuple[str, str]]:
-        for table in tables:
-            # The schema may differ between the files of a pattern
-            src, tgt = (_column(table.schema, name, columns, where) for name in names)
-            yield from zip(strings(table, src), strings(table, tgt), strict=True)
-
-    yield from in_blocks(pairs())
+    for table in tables:
+        # The schema may differ between the files of a pattern
+        src, tgt = (_column(table.schema, name, columns, where) for name in names)
+        yield from zip(strings(table, src), strings(table, tgt), strict=True)
 
 
 def _column(schema: pa.Schema, name: str | int, columns: LanguageColumns, where: str) -> tuple[str, ...]:
@@ -202,11 +189,7 @@ def strings(table: pa.Table, path: tuple[str, ...]) -> Iterator[str]:
 
 
 def parquet_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
-    """Read pairs from a parquet file as `table_pairs` does, without reading its other columns.
-
-    Raises:
-        ValueError: The file is not parquet, is damaged, or lacks a language.
-    """
+    """Read pairs from a parquet file as `table_pairs` does, without reading its other columns."""
     pa = require("pyarrow", "a parquet file", extra="train")
     import pyarrow.parquet as pq
 
@@ -226,11 +209,7 @@ def parquet_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
 
 
 def _rows_to_decode(path: Path, group: Any, wanted: set[str]) -> int:
-    """Choose how many rows of a row group are decoded at a time: every row may be the longest text of the dictionary.
-
-    Raises:
-        ValueError: A column in `wanted` is packed as no text is.
-    """
+    """Choose how many rows of a row group to decode at once: every row may be the longest text of the dictionary."""
     largest = 1
     for column in map(group.column, range(group.num_columns)):
         if column.path_in_schema.partition(".")[0] not in wanted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from seq2seq.data.languages import primary_subtag
+from seq2seq.data.languages import primary_subtag, word_set
 
 # White space, and zero-width characters in its place.
 _SPACE = r"[\s\u200b\u2060\ufeff]"
@@ -19,23 +19,17 @@ _END = re.compile(
 # The number of a list item or a heading, which belongs to the next sentence.
 _NUMBERED = re.compile(r"\W*(?:[\d.]+|[IVXLCM]{1,6}|[^\W\d_])[.)]?\s*")
 # Words that are always abbreviations before a period.
-_ABBREVIATIONS = frozenset(
-    re.findall(
-        r"\w+",
-        "bspw bzw ca cf dipl dr dra dott evtl fr frl ggf hr hrn inkl mio mlle mme mr mrs ms nr núm prof proff resp sig "
-        "sigg sr sra sres st vgl vs zb zzgl стр ул",
-    )
+_ABBREVIATIONS = word_set(
+    "bspw bzw ca cf dipl dr dra dott evtl fr frl ggf hr hrn inkl mio mlle mme mr mrs ms nr núm prof proff resp sig "
+    "sigg sr sra sres st vgl vs zb zzgl стр ул"
 )
 # Words that are abbreviations only before a number.
-_BEFORE_NUMBERS = frozenset(
-    re.findall(
-        r"\w+",
-        "abb abs apr art aug bd cap ch chap dec dez feb fig figs jan jul jun kap mar no nos nov oct okt p pag pp s sec "
-        "sep sept tab vol рис с",
-    )
+_BEFORE_NUMBERS = word_set(
+    "abb abs apr art aug bd cap ch chap dec dez feb fig figs jan jul jun kap mar no nos nov oct okt p pag pp s sec "
+    "sep sept tab vol рис с"
 )
 # Languages that write ordinal numbers with a period, as in "am 3. Oktober".
-_ORDINALS = frozenset(re.findall(r"\w+", "de cs da et fi hr hu is lb lt lv nb nn no pl sk sl sr tr"))
+_ORDINALS = word_set("de cs da et fi hr hu is lb lt lv nb nn no pl sk sl sr tr")
 # Most characters of an abbreviation, and of a text that the library cuts.
 _LONGEST_WORD = 60
 _LONGEST_TEXT = 1 << 15

@@ -7,7 +7,7 @@ the serialized model, as a field that SentencePiece ignores.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sentencepiece as spm
@@ -21,13 +21,55 @@ _LARGEST = 16 << 20
 _SPECIAL = ("unk", "bos", "eos", "pad")
 
 
-class VocabularyProcessor(spm.SentencePieceProcessor):
+class Numbered:
+    """Ids of a model of pieces, under the names of SentencePieceProcessor.
+
+    Attributes:
+        pieces: All pieces by their ids.
+        special: The ids of unk, bos, eos and pad; bos, which the decoder reads first, may equal eos or pad.
+        controls: The ids that stand for no text.
+    """
+
+    def number(self, pieces: Sequence[str], special: Mapping[str, int], controls: Iterable[int]) -> None:
+        """Set the attributes."""
+        self.pieces = list(pieces)
+        self.numbers = {piece: i for i, piece in enumerate(pieces)}
+        self.special = special
+        self.controls = frozenset(controls)
+
+    def get_piece_size(self) -> int:
+        """Return the number of pieces."""
+        return len(self.pieces)
+
+    def id_to_piece(self, number: int) -> str:
+        """Return a piece."""
+        return self.pieces[number]
+
+    def piece_to_id(self, piece: str) -> int:
+        """Look up a piece; unk for any other."""
+        return self.numbers.get(piece, self.unk_id())
+
+    def is_control(self, number: int) -> bool:
+        """Return True for ids that stand for no text."""
+        return number in self.controls
+
+    def unk_id(self) -> int:
+        return self.special["unk"]
+
+    def bos_id(self) -> int:
+        return self.special["bos"]
+
+    def eos_id(self) -> int:
+        return self.special["eos"]
+
+    def pad_id(self) -> int:
+        return self.special["pad"]
+
+
+class VocabularyProcessor(Numbered, spm.SentencePieceProcessor):
     """SentencePiece model whose pieces are numbered by a vocabulary; pieces that the vocabulary lacks are unk.
 
     Text for which the model has no piece may still be a piece of the vocabulary, which the other side's model has.
-
-    Raises:
-        ValueError: The vocabulary is damaged.
     """
 
     def __init__(self, model: bytes, vocabulary: bytes) -> None:
@@ -38,13 +80,13 @@ class VocabularyProcessor(spm.SentencePieceProcessor):
             raise ValueError(f"its vocabulary has more than {_LARGEST:,} bytes")
         self.vocabulary = vocabulary
         stored = json.loads(vocabulary)
-        self.pieces: list[str] = list(map(str, stored["pieces"]))
-        self.numbers = {piece: i for i, piece in enumerate(self.pieces)}
-        if wrong := [name for name in _SPECIAL if stored[name] not in self.numbers]:
+        pieces = list(map(str, stored["pieces"]))
+        numbers = {piece: i for i, piece in enumerate(pieces)}
+        if wrong := [name for name in _SPECIAL if stored[name] not in numbers]:
             raise ValueError(f"its vocabulary has no piece for {wrong[0]}")
-        self.special = {name: self.numbers[stored[name]] for name in _SPECIAL}
-        self.controls = {number for name, number in self.special.items() if name != "unk"}
-        self.controls |= {self.numbers[name] for name in stored["controls"]}
+        special = {name: numbers[stored[name]] for name in _SPECIAL}
+        controls = [number for name, number in special.items() if name != "unk"]
+        self.number(pieces, special, [*controls, *(numbers[name] for name in stored["controls"])])
         self.tags_targets = bool(stored.get("tags_targets"))
         # Text never becomes a control symbol
         self.cut = {piece: i for i, piece in enumerate(self.pieces) if i not in self.controls}
@@ -52,21 +94,9 @@ class VocabularyProcessor(spm.SentencePieceProcessor):
     def __reduce__(self) -> tuple[Any, ...]:
         return VocabularyProcessor, (self.serialized_model_proto(), self.vocabulary)
 
-    def get_piece_size(self) -> int:
-        """Return the size of the vocabulary."""
-        return len(self.pieces)
-
-    def id_to_piece(self, number: int) -> str:
-        """Return a piece of the vocabulary."""
-        return self.pieces[number]
-
-    def piece_to_id(self, piece: str) -> int:
-        """Look up a piece of the vocabulary; unk for any other."""
-        return self.numbers.get(piece, self.special["unk"])
-
     def encode(self, lines: Sequence[str], **options: Any) -> Any:
         """Encode lines as ids."""
-        unk = self.special["unk"]
+        unk = self.unk_id()
         rows = super().encode(lines, **{**options, "out_type": str})
         return [[self.cut.get(piece, unk) for piece in row] for row in rows]
 
@@ -79,29 +109,10 @@ class VocabularyProcessor(spm.SentencePieceProcessor):
         # Pieces of the other side's model keep their marks of spaces
         return text.replace("▁", " ").strip()
 
-    def is_control(self, number: int) -> bool:
-        """Return True for ids that stand for no text."""
-        return number in self.controls
-
     def is_byte(self, number: int) -> bool:
         """Return True for a piece such as <0x41>."""
-        return bool(super().is_byte(super().piece_to_id(self.pieces[number])))
-
-    def unk_id(self) -> int:
-        """Return the id of unknown pieces."""
-        return self.special["unk"]
-
-    def bos_id(self) -> int:
-        """Return the id that the decoder reads first; it may equal the id of eos or pad."""
-        return self.special["bos"]
-
-    def eos_id(self) -> int:
-        """Return the id of the end."""
-        return self.special["eos"]
-
-    def pad_id(self) -> int:
-        """Return the id of padding."""
-        return self.special["pad"]
+        model = spm.SentencePieceProcessor
+        return bool(model.is_byte(self, model.piece_to_id(self, self.pieces[number])))
 
 
 def with_vocabulary(

@@ -6,7 +6,7 @@ import glob
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from seq2seq.settings.data import CorpusSettings
 from seq2seq.system.files import COMPRESSIONS, compression, uncompressed
@@ -28,13 +28,6 @@ HUB_FILE = re.compile(
 )
 
 
-class SplitFiles(NamedTuple):
-    """Files of a split: a source and a target file of type "text", or files of pairs of another type of `FORMATS`."""
-
-    type: str
-    files: list[str]
-
-
 def is_address(name: str) -> bool:
     """Return True for a remote file, such as hf://... and http://..."""
     return "://" in name and not name.startswith("package://")
@@ -49,36 +42,33 @@ def resolve_path(name: str) -> Path:
     return Path(name).expanduser()
 
 
-def find_files(split: str, settings: CorpusSettings) -> SplitFiles:
-    """Find the files of a split.
+def find_files(split: str, settings: CorpusSettings) -> tuple[str, list[str]]:
+    """Find the files of a split: a source and a target file of type "text", or files of another type of `FORMATS`.
 
     `data.train` may be a prefix (`corpus/train` finds corpus/train.de and corpus/train.en.xz; so does corpus/train.de),
     a list [source, target], a mapping {de: path, en: path}, or files that hold both sides (a path, a pattern with *, or
     a hf:// address).
-
-    Raises:
-        ValueError: A file is missing, or the two files of a list look swapped.
     """
     location = settings.place(split)
     name = f"data.{split}"
     if isinstance(location, Mapping | Sequence) and not isinstance(location, str):
-        return SplitFiles("text", _two_files(location, name, settings))
+        return "text", _two_files(location, name, settings)
     file_type = _file_type(str(location), settings)
     path = resolve_path(location)
     if file_type == "text":
         prefix = _prefix(path, name, settings)
         languages = (settings.src, settings.tgt)
-        return SplitFiles("text", [_by_language(prefix, language, name, named=path) for language in languages])
+        return "text", [_by_language(prefix, language, name, named=path) for language in languages]
     # `datasets` resolves addresses
     if is_address(str(location)):
-        return SplitFiles(file_type, [str(location)])
+        return file_type, [str(location)]
     if "*" not in path.name:
-        return SplitFiles(file_type, [_existing(location, name, settings)])
+        return file_type, [_existing(location, name, settings)]
     # Sorted: the order of a folder's entries differs between machines, and would change the data
     files = sorted(map(str, path.parent.glob(path.name)))
     if not files:
         raise ValueError(f"{name}: no file matches {path}")
-    return SplitFiles(file_type, files)
+    return file_type, files
 
 
 def _two_files(location: Mapping[str, Any] | Sequence[Any], name: str, settings: CorpusSettings) -> list[str]:
@@ -137,11 +127,7 @@ def _existing(location: Any, name: str, settings: CorpusSettings) -> str:
 
 
 def _prefix(path: Path, name: str, settings: CorpusSettings) -> Path:
-    """Return the prefix of two files; for one of the two (corpus/train.de), the prefix that both share.
-
-    Raises:
-        ValueError: `path` is a file whose name does not end with a language.
-    """
+    """Return the prefix of two files; for one of the two (corpus/train.de), the prefix that both share."""
     if not path.is_file() or any(path.parent.glob(f"{glob.escape(path.name)}.{settings.src}*")):
         return path
     stem = uncompressed(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,6 @@ from seq2seq.data.raw_pairs import open_split
 from seq2seq.data.text_files import warn_once
 from seq2seq.data.token_cache import PairEncoder
 from seq2seq.data.updates import UpdateCut
-from seq2seq.settings.data import CleanSettings
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +86,7 @@ class _Buffer(NamedTuple):
     positions: np.ndarray
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class PairStream(IterableDataset):
     """Endless data set of batches: repeats the text, and keeps every `world_size`-th pair for this rank.
 
@@ -95,49 +95,24 @@ class PairStream(IterableDataset):
     batches ahead of another rank in the text, since there is no end of an epoch on which ranks must agree.
 
     Args:
-        blocks: Opens the raw text at its beginning.
-        encoder: Encodes a block, with the corpus's tags.
-        clean: Rules of cleaning; `duplicates` is ignored.
-        languages: Source and target language.
+        text: The text; its rule `duplicates` is ignored.
         max_tokens: Highest cost of a batch, as in `token_batches`.
         cut: Cuts updates of such batches into micro-batches; None leaves them whole.
-        shuffle_buffer: Pairs in a buffer.
-        src_multiple: As in `collate`.
-        augment: Changes of pairs that vary with the round.
-
-    Raises:
-        ValueError: While iterating: no pair is left after cleaning.
     """
 
-    def __init__(
-        self,
-        *,
-        blocks: Callable[[], Iterator[Pairs]],
-        encoder: PairEncoder,
-        clean: CleanSettings,
-        languages: tuple[str, str],
-        max_tokens: int,
-        shuffle_buffer: int,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
-        src_multiple: int = 1,
-        cut: UpdateCut | None = None,
-        augment: Augmentation | None = None,
-    ) -> None:
-        self.blocks = blocks
-        self.encoder = encoder
-        self.max_tokens = max_tokens
-        self.shuffle_buffer = shuffle_buffer
-        self.seed = seed
+    text: TrainingStream
+    encoder: PairEncoder
+    max_tokens: int
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+    src_multiple: int = 1
+    cut: UpdateCut | None = None
+    augment: Augmentation | None = None
+
+    def __post_init__(self) -> None:
         # Remembering all pairs would take unbounded memory
-        self.clean = dataclasses.replace(clean, duplicates=False)
-        self.languages = languages
-        self.rank = rank
-        self.world_size = world_size
-        self.src_multiple = src_multiple
-        self.cut = cut
-        self.augment = augment
+        self.clean = dataclasses.replace(self.text.part.corpus.clean, duplicates=False)
         self.start = 0  # batches that the next iteration skips
 
     def __iter__(self) -> Iterator[Batch]:
@@ -194,7 +169,7 @@ class PairStream(IterableDataset):
                 size += len(block.positions)
                 # A round without a single pair would repeat forever
                 empty = empty and not len(block.positions)
-                if size >= self.shuffle_buffer:
+                if size >= self.text.shuffle_buffer:
                     yield _joined(blocks)
                     blocks = []
                     size = 0
@@ -209,9 +184,10 @@ class PairStream(IterableDataset):
 
     def _encoded(self, round_number: int) -> Iterator[_Buffer]:
         """Clean and encode this rank's pairs, block by block."""
-        cleaner = Cleaner(self.clean, languages=self.languages)
+        corpus = self.text.part.corpus
+        cleaner = Cleaner(self.clean, languages=(corpus.src, corpus.tgt))
         first = 0  # position of the block's first pair in the text
-        for number, (src, tgt) in enumerate(self.blocks()):
+        for number, (src, tgt) in enumerate(self.text.blocks()):
             # Positions p with p % world_size == rank, counted from the block's start
             mine = range((self.rank - first) % self.world_size, len(src), self.world_size)
             ours = [src[i] for i in mine], [tgt[i] for i in mine]

@@ -131,10 +131,6 @@ def lone_returns(lines: Sequence[str], where: str, *, first: int = 1) -> str:
 def encoding_fault(lines: Sequence[str], where: str, *, first: int = 1) -> tuple[str, bool]:
     """Describe the lines that hold U+FFFD, which replaces bytes that are not UTF-8.
 
-    Args:
-        where: Prefix of the first such line's number.
-        first: Number of the first line.
-
     Returns:
         The description, "" without such lines; and True if there are so many that the file is in another encoding.
     """
@@ -147,11 +143,7 @@ def encoding_fault(lines: Sequence[str], where: str, *, first: int = 1) -> tuple
 
 
 def find_shift(src: Sequence[str], tgt: Sequence[str], *, first: int = 1) -> str:
-    """Describe a shift of one side by up to 10 lines after which lengths correlate clearly better; "" without one.
-
-    Args:
-        first: Number of the first line in messages.
-    """
+    """Describe a shift of one side by up to 10 lines after which lengths correlate clearly better; "" without one."""
     size = min(len(src), len(tgt))
     margin = max(_SHIFTS)
     width = min(_WINDOW, size - 2 * margin)
@@ -249,11 +241,7 @@ def form_difference(one: Sequence[str], other: Sequence[str]) -> str | None:
 
 
 def refuse_swapped(sample: Pairs, *, src: str, tgt: str, where: str = "data.train") -> None:
-    """Raise ValueError if the sides of a sample are swapped; warn if a language is unknown here.
-
-    Args:
-        where: The setting that names the text.
-    """
+    """Raise ValueError if the sides of a sample are swapped; warn if a language is unknown here."""
     if len(sample[0]) < _FEWEST_FOR_SWAP or not looks_swapped(*sample, src=src, tgt=tgt):
         return
     message = (

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.parsers import expat
 
-from seq2seq.data.cleaning import Pairs
 from seq2seq.data.readers import LanguageColumns, in_blocks
 from seq2seq.data.text_files import open_bytes, read_blocks
 
@@ -32,20 +31,14 @@ _SEARCHED = 100_000
 _LINE_BREAK = re.compile(r"[ \t\r]*\n\s*")
 
 
-def tmx_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
+@in_blocks
+def tmx_pairs(path: Path, columns: LanguageColumns) -> Iterator[tuple[str, str]]:
     """Read the pairs of a TMX file, one from each translation unit that has both languages.
 
     A language is found by its exact code or, if a unit lacks it, by its first variant (`de` finds de-DE). Formatting
     codes (bpt, ept, ph, it, ut) are dropped with their content, and the text in other inline elements stays. Line
     breaks become spaces, as do codes that stand for a break between two letters.
-
-    Raises:
-        ValueError: The file is not well-formed XML, declares entities, or lacks a language.
     """
-    yield from in_blocks(_pairs(path, columns))
-
-
-def _pairs(path: Path, columns: LanguageColumns) -> Iterator[tuple[str, str]]:
     src, tgt = (str(name).lower().replace("_", "-") for name in columns.both)
     seen: dict[str, None] = {}
     units = found = 0

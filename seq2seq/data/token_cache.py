@@ -92,11 +92,7 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: PairEncoder, nu
 
 
 def read_ids(folder: Path) -> Encoded:
-    """Memory-map both sides from a folder of `write_ids`; pages are read on use, and shared by processes.
-
-    Raises:
-        ValueError: The files do not belong together.
-    """
+    """Memory-map both sides from a folder of `write_ids`; pages are read on use, and shared by processes."""
     types = json.loads((folder / "meta.json").read_text())
     sides = []
     for side in SIDES:
@@ -111,11 +107,7 @@ def read_ids(folder: Path) -> Encoded:
 
 
 def _encode_in_parallel(blocks: Iterable[Pairs], encoder: PairEncoder, num_proc: int) -> Iterator[Encoded]:
-    """Encode the blocks, in their order, in `num_proc` processes with at most two blocks each in the queue.
-
-    Raises:
-        ValueError: A process was killed.
-    """
+    """Encode the blocks, in their order, in `num_proc` processes with at most two blocks each in the queue."""
     # Spawned: a forked process with threads may hang, and would inherit the lock of the cache folder
     pool = ProcessPoolExecutor(
         num_proc,

@@ -155,11 +155,7 @@ class Tokenizer:
         return rows
 
     def tag_ids(self, tags: Iterable[str]) -> list[int]:
-        """Look up source pieces that stand for no text, such as language tags.
-
-        Raises:
-            ValueError: The model lacks one, or the source is images.
-        """
+        """Look up source pieces that stand for no text, such as language tags; raise ValueError if one is missing."""
         ids = {tag: int(self.src.piece_to_id(tag)) for tag in tags}
         if ids and self.patches:
             raise ValueError(f"images take no tags ({', '.join(ids)})")
@@ -281,13 +277,7 @@ def make_tokenizer(models: Sequence[bytes], settings: TokenizerSettings) -> Toke
 
 
 def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
-    """Load the ready-made tokenizer that `settings` name.
-
-    Raises:
-        ValueError: They name no model, a file is not a SentencePiece model, or two models differ in their special ids.
-    """
-    if not settings.ready_models:
-        raise ValueError("tokenizer.model is not set: there is no ready model to load")
+    """Load the ready-made tokenizer that `settings` name."""
     models = [read_file(path) for path in settings.ready_models]
     try:
         return make_tokenizer(models, settings)

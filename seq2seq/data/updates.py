@@ -45,16 +45,7 @@ class UpdateCut:
 
     @classmethod
     def of(cls, batch_tokens: int, *, max_tokens: int, longest: int, world_size: int = 1) -> UpdateCut:
-        """Choose the fewest micro-batches of at most `max_tokens`, equally many for each rank.
-
-        Args:
-            batch_tokens: Budget of an update.
-            max_tokens: Budget of a micro-batch: rows * longest side, padding counted.
-            longest: Tokens of the longest side of a pair.
-
-        Raises:
-            ValueError: The longest pair exceeds `max_tokens`.
-        """
+        """Choose the fewest micro-batches of at most `max_tokens`, equally many for each rank."""
         widest = int(padded_width(max(1, longest)))
         if widest > max_tokens:
             raise ValueError(
@@ -106,11 +97,7 @@ class UpdateCut:
 
 
 def exactly(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
-    """Return `count` batches: halve the fullest if there are fewer, leave out the last if there are more.
-
-    Raises:
-        ValueError: There are fewer rows than `count`.
-    """
+    """Return `count` batches: halve the fullest if there are fewer, leave out the last if there are more."""
     batches = batches[:count]
     if (total := sum(map(len, batches))) < count:
         raise ValueError(f"{total} sentences cannot be cut into {count} batches: raise data.max_tokens, or add data")
@@ -123,6 +110,7 @@ def exactly(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
     return batches
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class TokenBatchSampler(Sampler[np.ndarray]):
     """Batch sampler with a token budget, for one rank.
 
@@ -142,34 +130,21 @@ class TokenBatchSampler(Sampler[np.ndarray]):
             number of batches is then fixed as for a mixture.
     """
 
-    def __init__(
-        self,
-        *,
-        src_lengths: np.ndarray,
-        tgt_lengths: np.ndarray,
-        max_tokens: int,
-        seed: int = 0,
-        shuffle: bool = True,
-        rank: int = 0,
-        world_size: int = 1,
-        window: int = 1,
-        cut: UpdateCut | None = None,
-        mixture: Mixture | None = None,
-        lengths_in: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None,
-    ) -> None:
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank {rank} is not in a world of {world_size}")
-        self.src_lengths = src_lengths
-        self.tgt_lengths = tgt_lengths
-        self.max_tokens = max_tokens
-        self.seed = seed
-        self.shuffle = shuffle
-        self.rank = rank
-        self.world_size = world_size
-        self.window = window
-        self.cut = cut
-        self.mixture = mixture
-        self.lengths_in = lengths_in
+    src_lengths: np.ndarray
+    tgt_lengths: np.ndarray
+    max_tokens: int
+    seed: int = 0
+    shuffle: bool = True
+    rank: int = 0
+    world_size: int = 1
+    window: int = 1
+    cut: UpdateCut | None = None
+    mixture: Mixture | None = None
+    lengths_in: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank {self.rank} is not in a world of {self.world_size}")
         self.epoch = 0
         self.start = 0  # batches that the next iteration skips
         self._cached: tuple[int, list[np.ndarray]] | None = None  # (epoch, batches)

@@ -273,5 +273,5 @@ def data_files(data: DataSettings) -> list[str]:
                 continue
             # A missing file is refused when it is read
             with contextlib.suppress(ValueError, OSError):
-                files += find_files(split, corpus).files
+                files += find_files(split, corpus)[1]
     return files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -77,6 +78,7 @@ class Partial(NamedTuple):
     beyond: frozenset[int] = frozenset()
 
 
+@dataclasses.dataclass(eq=False)
 class Evaluator:
     """Decodes a split with a translator and scores the translations.
 
@@ -95,27 +97,21 @@ class Evaluator:
         beyond: Numbers of the sentences whose reference is longer than a translation may be.
     """
 
-    def __init__(
-        self,
-        translator: Translator,
-        sources: list[str],
-        references: list[str],
-        *,
-        tokenize: str = "13a",
-        directions: Sequence[Direction] = (),
-        limit: int | None = None,
-    ) -> None:
-        self.translator = translator
-        self.sources = sources
-        self.references = references
-        self.tokenize = tokenize
-        self.directions = directions
+    translator: Translator
+    sources: list[str]
+    references: list[str]
+    _: dataclasses.KW_ONLY
+    tokenize: str = "13a"
+    directions: Sequence[Direction] = ()
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
         # Decided by the text: the ids of a blank line still have eos
-        self._blank = frozenset(i for i, line in enumerate(sources) if is_blank(line))
+        self._blank = frozenset(i for i, line in enumerate(self.sources) if is_blank(line))
         # Spread over the file: neighboring lines are often of one document or, mixed, of one direction
         self._chosen: np.ndarray | None = None
-        if limit is not None and limit < len(sources):
-            self._chosen = np.linspace(0, len(sources) - 1, limit).round().astype(int)
+        if self.limit is not None and self.limit < len(self.sources):
+            self._chosen = np.linspace(0, len(self.sources) - 1, self.limit).round().astype(int)
         # float64, so that sums over a large split stay exact
         self._sums = torch.zeros(3, dtype=torch.float64)
         self._hypotheses: dict[int, str] = {}

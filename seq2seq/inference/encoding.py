@@ -19,7 +19,6 @@ def encode_line(
 
     Args:
         note: Called if the line is cut or fails.
-        position: Position of the line in the note.
     """
     longest = longest_part(max_len, tags)
     (pieces,) = encode_pieces(tokenizer, [line], note=lambda told: note(told._replace(position=position)))
@@ -85,11 +84,7 @@ def begins_word(before: str, after: str) -> bool:
 
 
 def target_ids(tokenizer: Tokenizer, pieces: Sequence[str]) -> tuple[int, ...]:
-    """Look up target pieces.
-
-    Raises:
-        ValueError: The vocabulary lacks a piece.
-    """
+    """Look up target pieces; raise ValueError if the vocabulary lacks one."""
     pieces = [whole_characters(piece) for piece in pieces]
     ids = tuple(int(tokenizer.tgt.piece_to_id(piece)) for piece in pieces)
     for piece, number in zip(pieces, ids, strict=True):

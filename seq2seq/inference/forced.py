@@ -55,12 +55,7 @@ def force(
     """Compute the log-probabilities of given targets, eos included.
 
     Args:
-        model: In evaluation mode.
         pairs: Ids of sources and targets, each with eos; they are computed as one batch.
-        align: Compute weights over the source, too.
-
-    Raises:
-        NotFiniteScoresError: A log-probability is not finite.
     """
     src, src_mask = _padded([source for source, _ in pairs], special.pad, device)
     out, mask = _padded([target for _, target in pairs], special.pad, device)
@@ -99,14 +94,11 @@ def _force_one(
 def read_attention(
     model: Seq2Seq, source: Sequence[int], target: Sequence[int], *, special: Specials, device: torch.device
 ) -> Tensor:
-    """Return the weights of each decoder layer and head over the source, (layers, heads, T, S).
+    """Return the weights of each decoder layer and head over the source, (layers, heads, T, S), if all have some.
 
     Args:
         source: Ids with eos.
         target: Ids of the translation, with eos.
-
-    Raises:
-        ValueError: A layer has no weights over the source.
     """
     src, src_mask = _padded([source], special.pad, device)
     given, mask = _padded([[special.bos, *target[:-1]]], special.pad, device)

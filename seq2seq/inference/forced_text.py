@@ -92,27 +92,47 @@ def force_lines(
         raise ValueError("a folder of ONNX graphs decodes step by step only; name the checkpoint")
     tokenizer = translator.tokenizer
     most = translator.settings.max_len
-    batch: list[tuple[list[int], list[int]]] = []
-    width = 0
-    for number, (source, target) in enumerate(lines):
-        src = encode_line(
-            tokenizer, source, max_len=translator.max_len, tags=translator.tags.source, note=note, position=number
-        )
-        tgt = [*translator.tags.target, *tokenizer.encode_tgt([target])[0]]
-        if src and most is not None and len(tgt) > most:
-            reason = f"has {len(tgt)} pieces; the model has {most} positions"
-            if left_out is None:
-                raise ValueError(f"translation {number + 1} {reason}")
-            left_out(number, reason)
-            src = []
-        longer = max(width, len(src), len(tgt))
-        if batch and (len(batch) + 1) * longer > translator.max_tokens:
-            yield from _force_batch(translator, batch, align)
-            batch = []
-            longer = max(len(src), len(tgt))
-        batch.append((src, tgt))
-        width = longer
-    yield from _force_batch(translator, batch, align)
+
+    def encoded() -> Iterator[tuple[list[int], list[int]]]:
+        how: dict[str, Any] = {"max_len": translator.max_len, "tags": translator.tags.source, "note": note}
+        for number, (source, target) in enumerate(lines):
+            src = encode_line(tokenizer, source, position=number, **how)
+            tgt = [*translator.tags.target, *tokenizer.encode_tgt([target])[0]]
+            if src and most is not None and len(tgt) > most:
+                reason = f"has {len(tgt)} pieces; the model has {most} positions"
+                if left_out is None:
+                    raise ValueError(f"translation {number + 1} {reason}")
+                left_out(number, reason)
+                src = []
+            yield src, tgt
+
+    for src, tgt, forced in force_in_batches(translator, encoded(), align=align):
+        yield _line(translator, src, tgt, forced) if forced else ForcedLine(None, [], None)
+
+
+def force_in_batches(
+    translator: Translator, pairs: Iterable[tuple[list[int], list[int]]], *, align: bool
+) -> Iterator[tuple[list[int], list[int], Forced | None]]:
+    """Score pairs of ids, a source with a translation, in batches of consecutive pairs; None for an empty source."""
+
+    def batches() -> Iterator[list[tuple[list[int], list[int]]]]:
+        batch: list[tuple[list[int], list[int]]] = []
+        width = 0
+        for pair in pairs:
+            width = max(width, *map(len, pair))
+            if batch and (len(batch) + 1) * width > translator.max_tokens:
+                yield batch
+                batch = []
+                width = max(map(len, pair))
+            batch.append(pair)
+        yield batch
+
+    device = torch.device(translator.device)
+    for batch in batches():
+        whole = [pair for pair in batch if pair[0]]
+        scored = force(translator.model, whole, special=translator.special, device=device, align=align) if whole else []
+        found = iter(scored)
+        yield from ((src, tgt, next(found) if src else None) for src, tgt in batch)
 
 
 def force_candidates(
@@ -190,32 +210,20 @@ def _side_by_side(alignments: Sequence[Alignment]) -> Alignment:
     )
 
 
-def _force_batch(
-    translator: Translator, batch: Sequence[tuple[list[int], list[int]]], align: bool
-) -> Iterator[ForcedLine]:
-    """Score a batch of pairs: the ids of a source ([] if it is blank) and the ids of its translation."""
+def _line(translator: Translator, src: Sequence[int], tgt: Sequence[int], forced: Forced) -> ForcedLine:
+    """Return the scores of a pair of ids by pieces and words."""
     tokenizer = translator.tokenizer
-    pairs = [(src, tgt) for src, tgt in batch if src]
-    found: Iterator[Forced] = iter(())
-    if pairs:
-        device = torch.device(translator.device)
-        found = iter(force(translator.model, pairs, special=translator.special, device=device, align=align))
-    for src, tgt in batch:
-        if not src:
-            yield ForcedLine(None, [], None)
-            continue
-        forced = next(found)
-        pieces = target_pieces(tokenizer, tgt)
-        words = None
-        if forced.weights is not None:
-            # Tags, context and eos are not aligned: "" stands for them
-            start = sentence_start(src, tokenizer.separator, translator.tags.source)
-            first = len(translator.tags.target)
-            source = [*[""] * start, *source_pieces(tokenizer, src[start:-1]), ""]
-            target = [*[""] * first, *pieces[first:-1], ""]
-            table = word_weights(forced.weights, source, target)
-            columns = [tokenizer.src.decode([source[i] for i in word]) for word in words_of(source)]
-            rows = [tokenizer.tgt.decode([target[i] for i in word]) for word in words_of(target)]
-            words = Alignment(columns, rows, links(table), table.tolist())
-        # A piece of another's tokenizer may be any text
-        yield ForcedLine(sum(forced.log_probs), list(zip(visible(pieces), forced.log_probs, strict=True)), words)
+    pieces = target_pieces(tokenizer, tgt)
+    words = None
+    if forced.weights is not None:
+        # Tags, context and eos are not aligned: "" stands for them
+        start = sentence_start(src, tokenizer.separator, translator.tags.source)
+        first = len(translator.tags.target)
+        source = [*[""] * start, *source_pieces(tokenizer, src[start:-1]), ""]
+        target = [*[""] * first, *pieces[first:-1], ""]
+        table = word_weights(forced.weights, source, target)
+        columns = [tokenizer.src.decode([source[i] for i in word]) for word in words_of(source)]
+        rows = [tokenizer.tgt.decode([target[i] for i in word]) for word in words_of(target)]
+        words = Alignment(columns, rows, links(table), table.tolist())
+    # A piece of another's tokenizer may be any text
+    return ForcedLine(sum(forced.log_probs), list(zip(visible(pieces), forced.log_probs, strict=True)), words)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from seq2seq.data.text_files import is_blank, read_lines
 from seq2seq.search.words import in_word
@@ -19,7 +21,8 @@ _NAMED = 5
 _HEADERS = (("source", "target"), ("src", "tgt"))
 
 
-class Term(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Term:
     """Term of a glossary that a text has; `found` is True if the translation of the text has its target."""
 
     source: str
@@ -33,9 +36,6 @@ class Glossary:
     A term is found as whole words; in scripts without spaces, anywhere. The longest term takes precedence, and terms do
     not overlap. A capital letter of a term stands for itself, a small letter for its capital too: `haus` is found in
     `Haus`, but `Essen` not in `essen`. A term that is written as the text is takes precedence.
-
-    Args:
-        terms: Pairs of a source and a target.
 
     Raises:
         ValueError: A term is empty, too long, or has two targets.
@@ -61,9 +61,6 @@ class Glossary:
         """Read a file with a term in each line: source, tab, target.
 
         Blank lines, and lines without a tab that begin with #, are skipped; so is a first line `source<TAB>target`.
-
-        Raises:
-            ValueError: A line has no target or further columns, is not UTF-8, or contradicts an earlier line.
         """
         made = cls()
         made._add(_lines(Path(path)))
@@ -98,25 +95,18 @@ class Glossary:
         # Looked up once for each size of a term
         divides = [_divides(text, position) for position in range(len(text) + 1)]
         found: dict[str, Term] = {}
-        start = 0
-        while start < len(text):
-            source = self._at(text, folded, start, divides) if divides[start] else None
-            if source is not None:
-                found.setdefault(self.terms[source], Term(source, self.terms[source]))
-            start += len(source) if source else 1
-        return list(found.values())
-
-    def _at(self, text: str, folded: str, start: int, divides: list[bool]) -> str | None:
-        """Return the longest term that begins at a position of a text."""
-        for size in self._sizes:
+        starts = itertools.compress(range(len(text)), divides)
+        next_start = 0
+        for start, size in itertools.product(starts, self._sizes):
             end = start + size
-            if end > len(text) or not divides[end]:
+            if start < next_start or end > len(text) or not divides[end]:
                 continue
             own = text[start:end]
-            fitting = [term for term in self._by_fold.get(folded[start:end], ()) if _stands_for(term, own)]
-            if fitting:
-                return own if own in fitting else fitting[0]
-        return None
+            if fitting := [term for term in self._by_fold.get(folded[start:end], ()) if _stands_for(term, own)]:
+                source = own if own in fitting else fitting[0]
+                found.setdefault(self.terms[source], Term(source, self.terms[source]))
+                next_start = end
+        return list(found.values())
 
     def __len__(self) -> int:
         return len(self.terms)

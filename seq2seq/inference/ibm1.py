@@ -26,7 +26,6 @@ class LexicalTable(NamedTuple):
     Attributes:
         keys: f * tgt_size + e, sorted, (n,); f = src_size is the empty word.
         probs: t(e | f), (n,).
-        tgt_size: Number of target ids.
     """
 
     keys: np.ndarray
@@ -64,7 +63,6 @@ def lexical_table(
 
     Args:
         blocks: Opens the corpus at its beginning, once for each iteration.
-        most: Most entries of the table.
         progress: Called after each iteration with its number and the entries of the table.
     """
     if iterations < 1:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,11 +60,7 @@ class Shortlist:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], tokenizer: Tokenizer) -> Shortlist:
-        """Load a file that `save` has written; no code in it is executed.
-
-        Raises:
-            ValueError: The file is not a shortlist, is damaged, or belongs to another tokenizer.
-        """
+        """Load a file that `save` has written for this tokenizer; no code in it is executed."""
         arrays, meta = _read(Path(path))
         if meta.get("tokenizer") != tokenizer.fingerprint:
             raise ValueError(
@@ -104,14 +100,6 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     return arrays, meta
 
 
-class EstimatedShortlist(NamedTuple):
-    """Shortlist; the share of target pieces in the lists and the mean size of a list, for a part of the corpus."""
-
-    shortlist: Shortlist
-    covered: float
-    mean_size: float
-
-
 def make_shortlist(
     tokenizer: Tokenizer,
     src: Path,
@@ -121,17 +109,15 @@ def make_shortlist(
     frequent: int,
     iterations: int,
     progress: Callable[[int, int], None] = lambda done, entries: None,
-) -> EstimatedShortlist:
-    """Estimate a shortlist from a parallel corpus of two files, line by line.
+) -> tuple[Shortlist, float, float]:
+    """Estimate a shortlist from a parallel corpus of two files, line by line; see `lexical_table`.
 
     Args:
         best: Number of translations of each source piece.
         frequent: Number of pieces that every translation may contain, the most frequent ones.
-        iterations: See `lexical_table`.
-        progress: See `lexical_table`.
 
-    Raises:
-        ValueError: Sources are images, or the files have no pairs or different numbers of lines.
+    Returns:
+        The shortlist; for a part of the corpus, the share of target pieces in the lists and the mean size of a list.
     """
     if tokenizer.patches:
         raise ValueError("this checkpoint translates images, whose patches have no shortlist")
@@ -148,7 +134,7 @@ def make_shortlist(
     lists = [(found(source), target) for source, target in zip(sources, targets, strict=True) if source and target]
     inside = sum(int(allowed[list(target)].sum()) for allowed, target in lists)
     covered = inside / max(1, sum(len(target) for _, target in lists))
-    return EstimatedShortlist(found, covered, sum(int(allowed.sum()) for allowed, _ in lists) / max(1, len(lists)))
+    return found, covered, sum(int(allowed.sum()) for allowed, _ in lists) / max(1, len(lists))
 
 
 def _encoded(tokenizer: Tokenizer, src: Path, tgt: Path) -> Iterator[Block]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import TextIO
 
@@ -11,20 +12,20 @@ from seq2seq.settings.values import clock
 _INTERVAL = 1.0
 
 
+@dataclasses.dataclass
 class ProgressLine:
     """Shows the share of lines that are done, lines per second, and the time left; each update replaces the last.
 
     Args:
-        total: Lines of the input.
         done: Lines that an earlier run has translated.
-        stream: A terminal.
     """
 
-    def __init__(self, total: int, *, done: int, stream: TextIO) -> None:
-        self.total = total
-        self.done = done
-        self.stream = stream
-        self._before = done
+    total: int
+    done: int
+    stream: TextIO
+
+    def __post_init__(self) -> None:
+        self._before = self.done
         self._began = time.monotonic()
         self._shown = 0.0
 

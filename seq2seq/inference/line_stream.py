@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import select
 import time
 from collections import deque
@@ -72,6 +73,7 @@ def _blocks(stream: Stream) -> Iterator[bytes]:
                 yield b""
 
 
+@dataclasses.dataclass(kw_only=True)
 class LineStream:
     """Translates one stream, and counts and reports the lines that are invalid or fail.
 
@@ -87,37 +89,25 @@ class LineStream:
         partial: Output of an interrupted run, whose lines are skipped.
     """
 
-    def __init__(
-        self,
-        *,
-        translator: Translator,
-        format: str,
-        warn: Callable[[str], None],
-        options: Mapping[str, Any] | None = None,
-        prefixes: Stream | None = None,
-        phrases: Stream | None = None,
-        alignments: Stream | None = None,
-        details: Sequence[str] = (),
-        progress: ProgressLine | None = None,
-        partial: PartialOutput | None = None,
-    ) -> None:
-        self.translator = translator
-        self.options = dict(options or {})
-        self.prefixes = prefixes
-        self.phrases = phrases
-        self.alignments = alignments
-        self.details = details
-        self.progress = progress
-        self.partial = partial
-        self.format = FORMATS[format]
-        self._print_warning = warn
-        self.lines = partial.done if partial else 0
+    translator: Translator
+    format: str
+    warn: Callable[[str], None]
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    prefixes: Stream | None = None
+    phrases: Stream | None = None
+    alignments: Stream | None = None
+    details: Sequence[str] = ()
+    progress: ProgressLine | None = None
+    partial: PartialOutput | None = None
+
+    def __post_init__(self) -> None:
+        self.lines = self.partial.done if self.partial else 0
         # A document goes from one window to the next
-        self._before: deque[str] = deque(maxlen=translator.context)
+        self._before: deque[str] = deque(maxlen=self.translator.context)
         self._warned_of: set[str] = set()
         # For a run with a glossary
         self.terms = TermCounts()
-        self._notes = Notes(self.warn, failed=partial.failed if partial else ())
+        self._notes = Notes(self._warn, failed=self.partial.failed if self.partial else ())
 
     @property
     def failed(self) -> int:
@@ -125,12 +115,7 @@ class LineStream:
         return len(self._notes.failed)
 
     def run(self, source: Stream, sink: Stream) -> None:
-        """Translate until the source ends, and flush after every window.
-
-        Raises:
-            ValueError: The source has fewer lines than its partial output, or more or fewer lines than the prefixes
-                or phrases.
-        """
+        """Translate until the source ends, and flush after every window."""
         done = self.lines
         line_files = [stream for stream in (self.prefixes, self.phrases) if stream is not None]
         for number in range(1, done + 1):
@@ -166,11 +151,11 @@ class LineStream:
             if has_reader:
                 self._notes.report(self.lines - done, "; --format json has it line by line")
 
-    def warn(self, message: str) -> None:
+    def _warn(self, message: str) -> None:
         """Print a warning on a line of its own."""
         if self.progress:
             self.progress.clear()
-        self._print_warning(message)
+        self.warn(message)
 
     def _translate(self, window: list[RawLine]) -> bytes:
         """Translate the next lines, and return their output."""
@@ -203,13 +188,14 @@ class LineStream:
             details = [{key: line.as_dict()[key] for key in self.details} for line in forced]
         for number, texts in self._notes.texts.items():
             details[number - first]["warnings"] = list(texts)
-        return "".join(map(self.format, range(first, self.lines + 1), results, details)).encode("utf-8", "replace")
+        shown = map(FORMATS[self.format], range(first, self.lines + 1), results, details)
+        return "".join(shown).encode("utf-8", "replace")
 
     def _force(self, first: int, lines: Sequence[str], results: Sequence[list[TranslatedText]]) -> list[ForcedLine]:
         """Score and align the best translations."""
 
         def left_out(position: int, reason: str) -> None:
-            self.warn(f"line {first + position} has no alignment and no pieces: its translation {reason}")
+            self._warn(f"line {first + position} has no alignment and no pieces: its translation {reason}")
 
         align = self.alignments is not None or "alignment" in self.details
         rows = force_candidates(self.translator, lines, [row[:1] for row in results], align=align, left_out=left_out)
@@ -235,10 +221,10 @@ class LineStream:
         # Warn once of each problem: a file in another encoding would warn at every line
         if not valid and "bytes" not in self._warned_of:
             self._warned_of.add("bytes")
-            self.warn(f"line {number} is not valid UTF-8; the invalid bytes are replaced (warned once)")
+            self._warn(f"line {number} is not valid UTF-8; the invalid bytes are replaced (warned once)")
         if "\r" in text and "return" not in self._warned_of:
             self._warned_of.add("return")
-            self.warn(f"line {number} has a carriage return inside, which ends no line here (warned once)")
+            self._warn(f"line {number} has a carriage return inside, which ends no line here (warned once)")
         if line.size > len(line.data):
-            self.warn(f"line {number} has {line.size:,} bytes; only the first {len(line.data):,} are read")
+            self._warn(f"line {number} has {line.size:,} bytes; only the first {len(line.data):,} are read")
         return text

@@ -49,7 +49,6 @@ class Notes:
     """Collects the notes of many lines; reports some at once, and counts the others for one report per kind.
 
     Args:
-        warn: Called with one line of text.
         what: Word for a line in messages.
         failed: Numbers of lines that failed in an earlier run.
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from seq2seq.data.sentences import sentences
 from seq2seq.inference.encoding import source_pieces
-from seq2seq.inference.forced import force
+from seq2seq.inference.forced_text import force_in_batches
 from seq2seq.inference.notes import Note
 from seq2seq.inference.parts import SourceLine, SourcePart
 from seq2seq.inference.search_parts import Joined
@@ -31,12 +30,8 @@ _GLUED = re.compile(r"[^\W\d_A-Z][.!?]+[^\W\d_a-z]")
 _ENDS = tuple(".!?…;:,。！？；：，、؟۔।")
 
 
-class _Doubt(NamedTuple):
-    """Part of a line, with its doubtful translation."""
-
-    line: int
-    part: SourcePart
-    ids: list[int]
+# Number of a line, one of its parts, and the ids of the part's doubtful translation.
+_Doubt = tuple[int, SourcePart, list[int]]
 
 
 def note_omissions(
@@ -63,7 +58,7 @@ def note_omissions(
         if longest and most > longest:
             note(Note(number, "long", f"has a sentence of {most:,} pieces; the longest training line has {longest:,}"))
         doubts += [
-            _Doubt(number, part, ids)
+            (number, part, ids)
             for part, ids in zip(line.parts, found.ids, strict=True)
             if _is_doubtful(translator, part, ids)
         ]
@@ -71,9 +66,9 @@ def note_omissions(
         return
     unread: dict[int, list[str]] = {}
     try:
-        for doubt, clauses in _unread(translator, doubts):
+        for number, clauses in _unread(translator, doubts):
             progress(0)
-            unread.setdefault(doubt.line, []).extend(clauses)
+            unread.setdefault(number, []).extend(clauses)
     # If the check fails, the translations must not be lost
     except (RuntimeError, ArithmeticError, MemoryError) as error:
         log.warning("the check for unread parts of the source failed: %s", first_line(error))
@@ -94,26 +89,19 @@ def _is_doubtful(translator: Translator, part: SourcePart, ids: Sequence[int]) -
     return len(sentences(part.text, translator.src_lang)) > known.sentences
 
 
-def _unread(translator: Translator, doubts: list[_Doubt]) -> Iterator[tuple[_Doubt, list[str]]]:
-    """Yield each part with the text of its unread clauses."""
-    doubts = sorted(doubts, key=lambda doubt: len(doubt.part.pieces))
-    eos = translator.tokenizer.eos_id
-    tags = translator.tags
-    while doubts:
-        # The last one is the longest source
-        width = max(len(doubts[-1].part.pieces), *(len(doubt.ids) for doubt in doubts)) + sum(map(len, tags)) + 1
-        size = max(1, translator.max_tokens // width)
-        batch, doubts = doubts[-size:], doubts[:-size]
-        pairs = [([*tags.source, *each.part.pieces, eos], [*tags.target, *each.ids, eos]) for each in batch]
-        device = torch.device(translator.device)
-        forced = force(translator.model, pairs, special=translator.special, device=device, align=True)
-        for doubt, each in zip(batch, forced, strict=True):
-            assert each.weights is not None
-            pieces = source_pieces(translator.tokenizer, doubt.part.pieces)
-            weights = each.weights[len(tags.target) : -1, len(tags.source) : -1]
-            spans = unread_clauses(weights, pieces)
-            decode = translator.tokenizer.src.decode
-            yield doubt, [decode(doubt.part.pieces[start:end]) for start, end in spans]
+def _unread(translator: Translator, doubts: list[_Doubt]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line of each doubtful part with the text of its unread clauses."""
+    doubts = sorted(doubts, key=lambda doubt: -len(doubt[1].pieces))
+    tokenizer, tags = translator.tokenizer, translator.tags
+    end = [tokenizer.eos_id]
+    pairs = (([*tags.source, *part.pieces, *end], [*tags.target, *ids, *end]) for _, part, ids in doubts)
+    found = force_in_batches(translator, pairs, align=True)
+    for (line, part, _), (*_, forced) in zip(doubts, found, strict=True):
+        assert forced
+        assert forced.weights is not None
+        weights = forced.weights[len(tags.target) : -1, len(tags.source) : -1]
+        spans = unread_clauses(weights, source_pieces(tokenizer, part.pieces))
+        yield line, [tokenizer.src.decode(part.pieces[first:last]) for first, last in spans]
 
 
 def unread_clauses(weights: Tensor, pieces: Sequence[str]) -> list[tuple[int, int]]:

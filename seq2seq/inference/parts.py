@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import re
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
@@ -13,6 +16,7 @@ from seq2seq.data.sentences import sentences
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import begins_word, encode_pieces, longest_part, whole_characters
+from seq2seq.inference.glossary import Term
 from seq2seq.inference.limits import MOST_PARTS, SENTENCES
 from seq2seq.inference.notes import Note
 
@@ -21,12 +25,13 @@ LINE_BREAKS = re.compile(r"((?<!\s)\s*\n\s*)")
 
 
 class SourcePart(NamedTuple):
-    """Part of a line: its pieces, its text, the white space before it in the line, and the parts of its context."""
+    """Part of a line: its pieces, its text, the white space before it, the parts of its context, and its terms."""
 
     pieces: list[int]
     text: str
     before: str = ""
     context: tuple[SourcePart, ...] = ()
+    terms: Sequence[Term] = ()
 
     @property
     def text_in_context(self) -> str:
@@ -48,11 +53,7 @@ class SourceLine(NamedTuple):
     after: str = ""
 
     def join(self, texts: Sequence[str], *, spaces: bool) -> str:
-        """Join the translations of all parts with the white space between the parts.
-
-        Args:
-            spaces: The target language has spaces between sentences.
-        """
+        """Join the translations of all parts with the white space of the line; `spaces` of the target language."""
         joined = ""
         for part, text in zip(self.parts, texts, strict=True):
             # Line breaks always stay, other white space only between parts
@@ -72,6 +73,7 @@ class SourceLine(NamedTuple):
         return self.after if "\n" in self.after else ""
 
 
+@dataclasses.dataclass(kw_only=True)
 class LineCutter:
     """Cuts lines into parts that are as long as the model's training lines.
 
@@ -79,37 +81,26 @@ class LineCutter:
     after a clause, else after a word.
 
     Args:
-        language: Code of the source language.
         statistics: Statistics of the training lines, by which `auto` decides.
         mode: One of SENTENCES. `auto` cuts a line that has more sentences or pieces than most training lines, `split`
             cuts after every sentence, `keep` does not cut.
         max_len: Ids of the longest source, tags and eos included.
         note: Called for a line that is cut for its length, that is not translated as a whole, that fails, or that
             `keep` leaves whole though `auto` would cut it.
-
-    Raises:
-        ValueError: The mode is unknown.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        *,
-        language: str,
-        statistics: LineStatistics,
-        mode: str,
-        max_len: int,
-        tags: Sequence[int],
-        note: Callable[[Note], None],
-    ) -> None:
-        if mode not in SENTENCES:
-            raise ValueError(f"unknown division into sentences '{mode}': choose {', '.join(SENTENCES)}")
-        self.tokenizer = tokenizer
-        self.language = language
-        self.statistics = statistics
-        self.mode = mode
-        self.longest = longest_part(max_len, tags)
-        self.note = note
+    tokenizer: Tokenizer
+    language: str
+    statistics: LineStatistics
+    mode: str
+    max_len: int
+    tags: Sequence[int]
+    note: Callable[[Note], None]
+
+    def __post_init__(self) -> None:
+        if self.mode not in SENTENCES:
+            raise ValueError(f"unknown division into sentences '{self.mode}': choose {', '.join(SENTENCES)}")
+        self.longest = longest_part(self.max_len, self.tags)
 
     def __call__(self, lines: Sequence[str], whole: Collection[int] = ()) -> list[SourceLine]:
         """Cut lines; `auto` does not cut the lines at the positions `whole`."""
@@ -133,14 +124,11 @@ class LineCutter:
                 before = ""
             before += gap
         # Only input that is not text reaches this limit
-        sizes = [len(part.pieces) for part in parts]
-        kept = 0
-        for number, size in enumerate(sizes):
-            if kept + size > MOST_PARTS * self.longest:
-                self.note(Note.cut(position, sum(sizes), kept))
-                return SourceLine(parts[:number], before)
-            kept += size
-        return SourceLine(parts, before)
+        ends = list(itertools.accumulate(len(part.pieces) for part in parts))
+        fitting = bisect_right(ends, MOST_PARTS * self.longest)
+        if fitting < len(parts):
+            self.note(Note.cut(position, ends[-1], ends[fitting - 1]))
+        return SourceLine(parts[:fitting], before)
 
     def _parts(self, position: int, text: str, pieces: list[int], *, keep: bool) -> list[SourcePart]:
         """Cut text without line breaks."""

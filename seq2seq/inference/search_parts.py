@@ -70,15 +70,7 @@ def choose_selection(
     mbr: str | None,
     constrained: bool,
 ) -> Selection | None:
-    """Return how a search selects hypotheses; None selects by the settings alone.
-
-    Args:
-        mbr: How samples will be compared with each other.
-        constrained: There are phrases that translations must contain.
-
-    Raises:
-        ValueError: The options cannot be combined.
-    """
+    """Return how a search selects hypotheses; None selects by the settings alone."""
     if mbr and not sampling:
         raise ValueError(f"mbr={mbr} compares samples with each other, so it needs sampling")
     require_one_group(settings, sampling, phrases=constrained)
@@ -105,9 +97,6 @@ def unplaceable(
     """Return the positions of lines whose prefix or phrases cannot be assigned to one of several parts.
 
     These are the lines with phrases, and those with a prefix of several sentences.
-
-    Args:
-        lang: The target language.
     """
     found = set()
     if phrases is not None:
@@ -131,15 +120,13 @@ def make_parts(
     prefixes: Sequence[str] | None = None,
     phrases: Sequence[Sequence[str]] | None = None,
     whole: Collection[int] = (),
-    terms: Sequence[Sequence[Sequence[Term]]] | None = None,
     note: Callable[[Note], None],
 ) -> list[Part]:
-    """Return the parts of all lines, each with its prefix, its phrases and the seed of its samples.
+    """Return the parts of all lines, each with its prefix, its phrases, its terms and the seed of its samples.
 
     Args:
         longest: Most pieces of a part with its context.
         whole: Positions of the lines that `unplaceable` has found.
-        terms: Terms of a glossary in each part of each line. Those that cannot be required are left out.
         note: Called for a line that is not translated: its prefix or phrases cannot be placed, contain a character that
             the vocabulary lacks, or are longer than its translation may be.
     """
@@ -172,7 +159,7 @@ def make_parts(
                 note(Note.failed(number, f"{reason}: leave some out, or raise max_len_ratio or max_len_extra"))
                 break
             asked: list[list[int]] = []
-            for row in _without_end(tokenizer, [term.target for term in terms[number][place]] if terms else []):
+            for row in _without_end(tokenizer, [term.target for term in part.terms]):
                 required += len(row)
                 if row and tokenizer.unk_id not in row and row not in wanted and required < most:
                     asked.append(row)
@@ -203,12 +190,8 @@ def join_parts(
 
     Args:
         found: Hypotheses of each part, best first. A line has no translation if one of its parts has none.
-        count: Number of lines.
         drawn: The hypotheses are samples, which are joined in the order in which they were drawn: joined by rank,
             they would not be samples of the whole line.
-
-    Returns:
-        For every line its translations, best first.
     """
     by_line: dict[int, list[int]] = defaultdict(list)
     for number, part in enumerate(parts):
@@ -238,35 +221,25 @@ def _joined(parts: Sequence[Hypothesis], sources: Sequence[Source], settings: Se
 
 
 def as_text(
-    tokenizer: Tokenizer,
-    translations: list[list[Joined]],
-    lines: Sequence[SourceLine],
-    *,
-    spaces: bool,
-    terms: Sequence[Sequence[Sequence[Term]]] | None = None,
+    tokenizer: Tokenizer, translations: list[list[Joined]], lines: Sequence[SourceLine], *, spaces: bool
 ) -> list[list[TranslatedText]]:
-    """Turn the translations of each line into text; see `SourceLine.join`.
-
-    Args:
-        spaces: The target language has spaces between sentences.
-        terms: Terms of a glossary in each part of each line.
-    """
+    """Turn the translations of each line into text; see `SourceLine.join`."""
     # One call for all translations: the tokenizer's overhead is per call
     texts = iter(tokenizer.decode([ids for row in translations for each in row for ids in each.ids]))
     found = []
-    targets = sorted({term.target for line in terms or () for part in line for term in part})
+    targets = sorted({term.target for line in lines for part in line.parts for term in part.terms})
     # As the tokenizer writes them, in its own Unicode form
     written = dict(zip(targets, tokenizer.decode(_without_end(tokenizer, targets)), strict=True))
-    for number, (line, row) in enumerate(zip(lines, translations, strict=True)):
+    for line, row in zip(lines, translations, strict=True):
         found.append([])
         for each in row:
             own = [next(texts) for _ in each.ids]
             several = len(own) > 1 or any(part.context for part in line.parts)
             pairs = zip((part.text_in_context for part in line.parts), own, strict=True) if several else ()
             used = (
-                term._replace(found=has_words(text, written[term.target].strip()))
-                for text, part in zip(own, terms[number] if terms else [], strict=bool(terms))
-                for term in part
+                Term(term.source, term.target, has_words(text, written[term.target].strip()))
+                for text, part in zip(own, line.parts, strict=True)
+                for term in part.terms
             )
             text = line.join(own, spaces=spaces)
             found[-1].append(TranslatedText(text, float(each.score), tuple(pairs), float(each.mean), tuple(used)))

@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import Any, cast, overload
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.batch_rows import fitting_rows, most_rows
 from seq2seq.inference.encoding import encode_line, source_pieces, target_ids, target_pieces
 from seq2seq.inference.forced import SourceAttention, read_attention
+from seq2seq.inference.forced_text import Alignment, ForcedLine, force_lines
 from seq2seq.inference.glossary import Glossary
 from seq2seq.inference.lexical_shortlist import Shortlist
 from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE, MOST_GPU_TOKENS, TERMS_BEAM
@@ -47,71 +48,55 @@ from seq2seq.network.build import max_positions
 from seq2seq.network.model import Seq2Seq
 from seq2seq.search import Drawn, Ensemble, Graphs, Hypothesis, Selection, Specials, models_of, search, search_stream
 from seq2seq.search.graphs import choose_graphs
+from seq2seq.search.running import Source
 from seq2seq.settings.declare import keys
 from seq2seq.settings.search import SamplingSettings, SearchSettings, chosen_search
 from seq2seq.settings.values import shown, suggestion
 from seq2seq.system.errors import first_line
 
-if TYPE_CHECKING:
-    from seq2seq.inference.forced_text import Alignment, ForcedLine
-
 log = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class Translator:
-    """Translates lists of lines, of any content, with one model.
+    """Translates lists of lines, of any content, with one model; see `load` for its other arguments.
 
     Args:
         model: In evaluation mode, on `device`.
         meta: The `seq2seq` entry of the checkpoint.
         settings: Search settings; `max_len` is the model's number of positions.
-        max_tokens: Source pieces in a batch, padding counted (default: by device; on a GPU as many as memory holds).
+        max_tokens: Source pieces in a batch, padding counted; 0 goes by device, on a GPU by its free memory.
         max_len: Longest source in pieces, its tags and end of sentence counted; a longer one is translated in parts.
         sentences: How a line is divided into parts, one of SENTENCES, see `LineCutter`.
-        tgt_lang: Target language (default: the first one that the checkpoint names).
+        tgt_lang: Target language; "" for the first one that the checkpoint names.
         src_lang: Source language, likewise.
         tags: Ids before every source and every target that name the languages.
-        shortlist: Restricts the pieces of translations, depending on their sources; None allows all pieces.
         graphs: Captures and replays decoding steps; None runs them one by one.
-        glossary: Terms that translations must contain, for calls of `translate` that bring none.
     """
 
-    def __init__(
-        self,
-        *,
-        model: Seq2Seq | Ensemble,
-        tokenizer: Tokenizer,
-        meta: dict[str, Any],
-        settings: SearchSettings,
-        device: str | torch.device = "cpu",
-        max_tokens: int | None = None,
-        max_len: int = LONGEST_SOURCE,
-        sentences: str = "auto",
-        tgt_lang: str | None = None,
-        src_lang: str | None = None,
-        tags: Tags = NO_TAGS,
-        shortlist: Shortlist | None = None,
-        graphs: Graphs | None = None,
-        glossary: Glossary | None = None,
-    ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.meta = meta
-        self.settings = settings
-        self.device = device
-        gpu = torch.device(device).type == "cuda"
-        self.max_tokens = max_tokens or (GPU_TOKENS if gpu else CPU_TOKENS)
-        self.by_memory = gpu and max_tokens is None
-        self.max_len = max_len
-        self.sentences = sentences
-        self.statistics = LineStatistics.of_checkpoint(meta)
-        self.tgt_lang = tgt_lang or str(meta["tgt_lang"])
-        self.src_lang = src_lang or str(meta["src_lang"])
-        self.tags = tags
-        self.context = context_size(meta) if tokenizer.separator is not None else 0
-        self.shortlist = shortlist
-        self.graphs = graphs
-        self.glossary = glossary
+    model: Seq2Seq | Ensemble
+    tokenizer: Tokenizer
+    meta: dict[str, Any]
+    settings: SearchSettings
+    device: str | torch.device = "cpu"
+    max_tokens: int = 0
+    max_len: int = LONGEST_SOURCE
+    sentences: str = "auto"
+    tgt_lang: str = ""
+    src_lang: str = ""
+    tags: Tags = NO_TAGS
+    shortlist: Shortlist | None = None
+    graphs: Graphs | None = None
+    glossary: Glossary | None = None
+
+    def __post_init__(self) -> None:
+        gpu = torch.device(self.device).type == "cuda"
+        self.by_memory = gpu and not self.max_tokens
+        self.max_tokens = self.max_tokens or (GPU_TOKENS if gpu else CPU_TOKENS)
+        self.statistics = LineStatistics.of_checkpoint(self.meta)
+        self.tgt_lang = self.tgt_lang or str(self.meta["tgt_lang"])
+        self.src_lang = self.src_lang or str(self.meta["src_lang"])
+        self.context = context_size(self.meta) if self.tokenizer.separator is not None else 0
 
     @classmethod
     def load(
@@ -168,11 +153,11 @@ class Translator:
             meta=loaded.meta,
             settings=dataclasses.replace(settings or search_settings(loaded.meta), max_len=positions),
             device=device,
-            max_tokens=max_tokens,
+            max_tokens=max_tokens or 0,
             max_len=min(max_len, positions or max_len),
             sentences=sentences,
-            tgt_lang=tgt_lang,
-            src_lang=src_lang,
+            tgt_lang=tgt_lang or "",
+            src_lang=src_lang or "",
             tags=tags_of(loaded.meta, loaded.tokenizer, tgt_lang, src_lang),
             shortlist=None if shortlist is None else Shortlist.load(shortlist, loaded.tokenizer),
             graphs=choose_graphs(torch.device(device), cuda_graphs),
@@ -247,14 +232,8 @@ class Translator:
                 raise ValueError(
                     "sampling excludes samples and options by name: give samples, temperature, ... by name"
                 )
-            settings, sampling = chosen_search(
-                settings or self.settings,
-                options,
-                samples=samples,
-                mbr=mbr,
-                phrases=phrases is not None,
-                glossary=glossary is not None,
-            )
+            asked = {"samples": samples, "mbr": mbr, "phrases": phrases, "glossary": glossary}
+            settings, sampling = chosen_search(settings or self.settings, options | asked)
         # The caller chooses how to search; the number of positions belongs to the model
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
         agreement = None
@@ -273,7 +252,7 @@ class Translator:
         kept = settings if sampling is None else dataclasses.replace(settings, n_best=settings.beam_size)
         suppressed = target_ids(tokenizer, suppress)
         cutter = LineCutter(
-            tokenizer,
+            tokenizer=tokenizer,
             language=self.src_lang,
             statistics=self.statistics,
             mode=sentences or self.sentences,
@@ -285,10 +264,12 @@ class Translator:
         whole = unplaceable(len(lines), tokenizer, prefixes, phrases, self.tgt_lang)
         cut = cutter(lines, whole)
         if self.context:
-            quiet = copy.copy(cutter)
-            quiet.note = lambda told: None
+            quiet = dataclasses.replace(cutter, note=lambda told: None)
             cut = add_context([*quiet(before), *cut], self.context, document=document)[len(before) :]
-        terms = [[book.find(part.text) for part in line.parts] for line in cut] if placed else None
+        if placed:
+            cut = [
+                line._replace(parts=[part._replace(terms=book.find(part.text)) for part in line.parts]) for line in cut
+            ]
         parts = make_parts(
             cut,
             tokenizer,
@@ -299,7 +280,6 @@ class Translator:
             prefixes=prefixes,
             phrases=phrases,
             whole=whole,
-            terms=terms,
             note=note,
         )
         found: dict[int, list[Hypothesis]] = {}
@@ -311,7 +291,7 @@ class Translator:
                 left.subtract(lines_of)
                 progress(sum(not left[line] for line in set(lines_of)))
         joined = join_parts(parts, found, len(lines), kept, drawn=isinstance(selection, Drawn))
-        results = as_text(tokenizer, joined, cut, spaces=has_spaces(self.tgt_lang), terms=terms)
+        results = as_text(tokenizer, joined, cut, spaces=has_spaces(self.tgt_lang))
         best: list[Joined | None] = []
         for line, row in enumerate(results):
             texts = [each.text for each in row]
@@ -348,42 +328,47 @@ class Translator:
 
         Parts that cannot be translated with their terms are searched without them.
         """
-        left = dict.fromkeys(range(len(parts)))
-        if numbers := [number for number in left if parts[number].terms]:
-            sources = [parts[i].source._replace(phrases=[*parts[i].source.phrases, *parts[i].terms]) for i in numbers]
-            asked = [parts[i]._replace(source=source) for i, source in zip(numbers, sources, strict=True)]
+        sources = {number: part.source for number, part in enumerate(parts)}
+        asked = {
+            number: part.source._replace(phrases=[*part.source.phrases, *part.terms])
+            for number, part in enumerate(parts)
+            if part.terms
+        }
+        if asked:
             wide = dataclasses.replace(settings, beam_size=max(settings.beam_size, TERMS_BEAM))
-            for done in self._search(asked, wide, placed, suppress, lambda told: None):
-                translated = [(numbers[i], hypotheses) for i, hypotheses in done if hypotheses]
+            for done in self._search(asked, wide, placed, suppress, lambda number, reason: None):
+                translated = [(number, hypotheses) for number, hypotheses in done if hypotheses]
                 for number, _ in translated:
-                    del left[number]
+                    del sources[number]
                 yield translated
-        rest = list(left)
-        for done in self._search([parts[i] for i in rest], settings, selection, suppress, note):
-            yield [(rest[i], hypotheses) for i, hypotheses in done]
+
+        def failed(number: int, reason: str) -> None:
+            note(Note.failed(parts[number].line, reason))
+
+        yield from self._search(sources, settings, selection, suppress, failed)
 
     def _search(
         self,
-        parts: list[Part],
+        sources: Mapping[int, Source],
         settings: SearchSettings,
         selection: Selection | None,
         suppress: Sequence[int],
-        note: Callable[[Note], None],
+        failed: Callable[[int, str], None],
     ) -> Iterator[list[tuple[int, list[Hypothesis]]]]:
-        """Yield after each step the numbers of the finished parts with their translations; [] if the search fails."""
+        """Yield after each step the numbers of the finished sources with their translations; [] if the search fails."""
         # Longest first: parts that are searched together have similar lengths, and rows are refilled by shorter ones
-        waiting = [sorted(range(len(parts)), key=lambda i: -len(parts[i].source.ids))]
+        waiting = [sorted(sources, key=lambda number: -len(sources[number].ids))]
         while waiting:
-            rows = waiting.pop()
-            left = dict.fromkeys(rows)
+            numbers = waiting.pop()
+            left = dict.fromkeys(numbers)
             reason = ""
             try:
                 found = search_stream(
                     self.model,
-                    [parts[i].source for i in rows],
+                    [sources[number] for number in numbers],
                     special=self.special,
                     settings=settings,
-                    rows=functools.partial(self.rows, settings=settings, waiting=len(rows)),
+                    rows=functools.partial(self.rows, settings=settings, waiting=len(numbers)),
                     device=torch.device(self.device),
                     selection=selection,
                     suppress=suppress,
@@ -391,15 +376,16 @@ class Translator:
                     graphs=self.graphs,
                 )
                 for done in found:
-                    for number, _ in done:
-                        del left[rows[number]]
-                    yield [(rows[number], hypotheses) for number, hypotheses in done]
+                    finished = [(numbers[row], hypotheses) for row, hypotheses in done]
+                    for number, _ in finished:
+                        del left[number]
+                    yield finished
             except (RuntimeError, ValueError, MemoryError) as error:
                 reason = first_line(error)
             # Outside the `except` block, in which the exception keeps the memory of the search alive
             if reason and len(left) == 1:
                 (number,) = left
-                note(Note.failed(parts[number].line, reason))
+                failed(number, reason)
                 yield [(number, [])]
             elif reason:
                 # Out of memory, or one bad line among good ones: smaller batches solve both
@@ -458,9 +444,6 @@ class Translator:
         """Return a translator between two languages of the checkpoint, which shares the model.
 
         A glossary is one of two languages, so the translator between others has none.
-
-        Raises:
-            ValueError: The checkpoint does not translate between them.
         """
         if (src_lang, tgt_lang) == (self.src_lang, self.tgt_lang):
             return self
@@ -472,9 +455,6 @@ class Translator:
         return other
 
     def _forced(self, pairs: Iterable[tuple[str, str]], *, align: bool = False) -> Iterator[ForcedLine]:
-        # A module that needs translators, so it is imported late
-        from seq2seq.inference.forced_text import force_lines
-
         return force_lines(self, self.in_context(pairs), note=self._warn, align=align)
 
     def _warn(self, told: Note) -> None:

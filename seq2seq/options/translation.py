@@ -76,20 +76,11 @@ def search_of(options: argparse.Namespace, defaults: SearchSettings) -> tuple[Se
         UsageError: The options cannot be combined; the message names them.
     """
     # A command may have only some of these options, which are named after the settings
-    names = (*KEPT, "n_best", *keys(SamplingSettings))
-    values = {name: getattr(options, name, None) for name in names}
-    more = {name: getattr(options, name, None) for name in ("samples", "mbr", "phrases", "glossary")}
+    names = (*KEPT, "n_best", *keys(SamplingSettings), "samples", "mbr", "phrases", "glossary")
     try:
-        return chosen_search(
-            defaults,
-            {name: value for name, value in values.items() if value is not None},
-            samples=more["samples"],
-            mbr=more["mbr"],
-            phrases=more["phrases"] is not None,
-            glossary=more["glossary"] is not None,
-        )
+        return chosen_search(defaults, {name: getattr(options, name, None) for name in names})
     except ValueError as error:
-        words = rf"\b({'|'.join([*names, *more])})\b"
+        words = rf"\b({'|'.join(names)})\b"
         raise UsageError(re.sub(words, lambda name: option_name(name[1]), str(error))) from None
 
 
@@ -113,21 +104,10 @@ def load_translator(options: argparse.Namespace) -> Translator:
         keep_freed_memory()
     # cuDNN would round convolutions in float32 to TF32
     torch.backends.cudnn.allow_tf32 = False
-    translator = Translator.load(
-        options.ckpt,
-        device=options.device,
-        dtype=options.dtype,
-        trust=options.trust,
-        max_tokens=options.max_tokens,
-        # Room for a piece and eos
-        max_len=max(2, options.max_len),
-        sentences=options.sentences,
-        tgt_lang=options.tgt_lang,
-        src_lang=options.src_lang,
-        ensemble=options.ensemble,
-        shortlist=options.shortlist,
-        cuda_graphs=options.cuda_graphs,
-        glossary=options.glossary,
-    )
+    names = ("device", "dtype", "trust", "max_tokens", "sentences", "tgt_lang", "src_lang")
+    names += ("ensemble", "shortlist", "cuda_graphs", "glossary")
+    how: dict[str, Any] = {name: getattr(options, name) for name in names}
+    # Room for a piece and eos
+    translator = Translator.load(options.ckpt, max_len=max(2, options.max_len), **how)
     translator.settings, _ = search_of(options, translator.settings)
     return translator

@@ -76,23 +76,12 @@ class SamplingSettings(Section):
     seed: int = setting(0, "seed of the samples", least=0, most=2**63 - 1)
 
 
-def chosen_search(
-    defaults: SearchSettings,
-    given: Mapping[str, Any],
-    *,
-    samples: int | None = None,
-    mbr: str | None = None,
-    phrases: bool = False,
-    glossary: bool = False,
-) -> tuple[SearchSettings, SamplingSettings | None]:
-    """Complete the options of a command or a request with a model's own settings.
+def chosen_search(defaults: SearchSettings, given: Mapping[str, Any]) -> tuple[SearchSettings, SamplingSettings | None]:
+    """Complete the options of a command, a request or a call with a model's own settings.
 
     Args:
-        given: The given settings of search and sampling, by name.
-        samples: Number of samples, which replace the search.
-        mbr: Metric that compares samples with each other.
-        phrases: Translations must contain given phrases.
-        glossary: Translations must contain the terms of a glossary.
+        given: Settings of search and sampling by name, and the number of `samples`, the metric `mbr` that compares
+            them, and `phrases` and a `glossary` that translations must contain; None is not given.
 
     Returns:
         The settings of the search, and of sampling if there are samples.
@@ -100,16 +89,18 @@ def chosen_search(
     Raises:
         ValueError: An option has no effect, excludes another or is out of range; the message names them.
     """
+    given = {name: value for name, value in given.items() if value is not None}
     searched = {name: value for name, value in given.items() if name in keys(SearchSettings)}
     draws = {name: value for name, value in given.items() if name in keys(SamplingSettings)}
+    constraints = [name for name in ("phrases", "glossary") if given.get(name)]
+    samples = given.get("samples")
     if samples is None:
-        if alone := [*draws, *(["mbr"] if mbr else [])]:
+        if alone := [*draws, *(["mbr"] if "mbr" in given else [])]:
             raise ValueError(f"{alone[0]} goes with samples")
         settings = dataclasses.replace(defaults, **searched)
         require_used(settings, searched, written=str)
-        require_one_group(settings, None, phrases=phrases or glossary)
+        require_one_group(settings, None, phrases=bool(constraints))
         return settings, None
-    constraints = [name for name, asked in (("phrases", phrases), ("glossary", glossary)) if asked]
     if refused := [*(name for name in _SEARCH_ONLY if name in searched), *constraints]:
         raise ValueError(f"{refused[0]} is an option of beam search, which samples replaces; leave one out")
     if (n_best := searched.get("n_best", defaults.n_best)) > samples:

@@ -392,7 +392,7 @@ def test_a_service_gives_its_threads_to_graphs(tokenizer, tmp_path, monkeypatch)
         save_copies(tmp_path / name, source, targets)
     seen: list[int] = []
 
-    def run(service: Any, bound: Any, *, ready: Any, reload: Any) -> int:
+    async def run(service: Any, bound: Any, *, ready: Any, reload: Any) -> int:
         translator = service.translator
         assert not translator.can_align
         graphs = translator._translator.model.graphs

@@ -70,7 +70,7 @@ def test_the_service_says_the_languages_in_one_line(ckpt, monkeypatch, capsys):
     pytest.importorskip("uvicorn")
     from seq2seq.inference.service import server
 
-    def run(service, bound, *, ready, **_):
+    async def run(service, bound, *, ready, **_):
         ready()
         return 0
 

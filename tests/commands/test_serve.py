@@ -89,7 +89,7 @@ def test_addresses():
 
 # A service around the stub of tests/service_client.py, which takes 0.02 seconds for each batch.
 STUBBED = """
-import sys, time
+import asyncio, sys, time
 sys.path.insert(0, "tests")
 import service_client
 from seq2seq.inference.service.settings import ServiceSettings
@@ -105,7 +105,7 @@ class Slow(service_client.Stub):
 limits = ServiceSettings(port=0, **dict((k, float(v)) for k, v in (word.split("=") for word in sys.argv[2:])))
 with server.bound_socket(limits) as bound:
     ready = lambda: print("on", server.url_of(bound), file=sys.stderr, flush=True)
-    sys.exit(server.run(Service(Models({"slow": Slow}), limits), bound, ready=ready))
+    sys.exit(asyncio.run(server.run(Service(Models({"slow": Slow}), limits), bound, ready=ready)))
 """
 
 

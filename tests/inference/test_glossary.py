@@ -115,8 +115,8 @@ def test_terms_that_cannot_be_placed_are_left_out(translator):
     (found,) = translator.translate(lines, glossary={"Hund": long}, note=lambda note: None)
     assert (found[0].text, found[0].terms) == (plain[0][0].text, (Term("Hund", long.strip(), False),))
     search = translator._search
-    translator._search = lambda parts, *rest: (
-        ([(0, [])] for _ in parts) if parts[0].source.phrases else search(parts, *rest)
+    translator._search = lambda sources, *rest: (
+        ([(0, [])] for _ in sources) if sources[0].phrases else search(sources, *rest)
     )
     (found,) = translator.translate(lines, glossary={"Hund": "dog"}, note=lambda note: None)
     assert (found[0].text, found[0].score) == (plain[0][0].text, plain[0][0].score)

@@ -12,7 +12,7 @@ from service_client import served
 
 from seq2seq import checkpoint, translate
 from seq2seq.data.line_statistics import LineStatistics
-from seq2seq.inference import omissions
+from seq2seq.inference import forced_text
 from seq2seq.inference.forced import Forced
 from seq2seq.inference.notes import Note, Notes
 from seq2seq.inference.omissions import unread_clauses
@@ -57,7 +57,7 @@ def first_clause_read(monkeypatch) -> list[int]:
             made.append(Forced([0.0] * len(target), weights))
         return made
 
-    monkeypatch.setattr(omissions, "force", force)
+    monkeypatch.setattr(forced_text, "force", force)
     return sizes
 
 
@@ -115,7 +115,7 @@ def test_a_check_that_fails_costs_no_translation(ckpt, monkeypatch, caplog):
     def force(*given, **options):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
-    monkeypatch.setattr(omissions, "force", force)
+    monkeypatch.setattr(forced_text, "force", force)
     translator = Translator.load(ckpt, settings=SearchSettings(beam_size=1, max_len_ratio=4), device="cpu")
     (row,) = translator.translate([LINES[1]], sentences="keep", note=lambda note: None)
     assert row[0].text

@@ -43,7 +43,7 @@ def cutter(
     tags: Sequence[int] = (),
 ) -> LineCutter:
     given = {"language": "de", "statistics": statistics or LineStatistics(), "mode": mode, "max_len": max_len}
-    return LineCutter(tiny.tokenizer(), **given, tags=tags, note=note)
+    return LineCutter(tokenizer=tiny.tokenizer(), **given, tags=tags, note=note)
 
 
 def size(text: str) -> int:

@@ -159,7 +159,7 @@ def test_constraints_and_sampling_reach_the_translator(plain):
     plain.call({"text": texts, "phrases": [["cat", "house"], []]})
     plain.call({"text": "c", "samples": 4, "n_best": 2, "temperature": 0.5, "seed": 3, "mbr": "chrf"})
     assert plain.stub.options[-3:] == [
-        {"prefixes": ["the", ""], "suppress": ("▁dog",)},
+        {"prefixes": ["the", ""], "suppress": ["▁dog"]},
         {"phrases": [("cat", "house"), ()]},
         {"sampling": SamplingSettings(temperature=0.5, seed=3), "mbr": "chrf"},
     ]

@@ -209,7 +209,7 @@ def test_a_model_that_cannot_be_loaded_again_is_reported():
     with served(others={"b": Stub()}, memory=1e-6) as running:
         models = running.service.models
         assert not models.by_name["model"].loaded
-        models.by_name["model"]._load = lambda: 1 / 0
+        models.by_name["model"].load = lambda: 1 / 0
         answer = running.call({"text": "ab", "model": "model"})
         assert (answer.status, "could not be loaded" in answer.error) == (500, True)
         assert running.call({"text": "ab", "model": "b"}).status == 200

@@ -509,21 +509,6 @@ def test_a_long_alignment_stays_on_the_screen(visit, pictures, screen):
     page.screenshot(path=pictures / f"long-alignment-{screen}.png", full_page=True)
 
 
-def schema(**fields: Any) -> Any:
-    """Answer /openapi.json with further fields of a request."""
-
-    def answer(route: Any) -> None:
-        found = route.fetch().json()
-        content = found["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]
-        own, *others = content["schema"].get("anyOf", [content["schema"]])
-        own["properties"] |= fields
-        # A service that understands other requests, too, names its own first
-        content["schema"] = {"anyOf": [own, *others]}
-        route.fulfill(json=found)
-
-    return answer
-
-
 def test_phrases_and_a_glossary(visit, pictures):
     sent: list[Any] = []
 
@@ -540,7 +525,7 @@ def test_phrases_and_a_glossary(visit, pictures):
         }
         route.fulfill(json={"translations": [one] * len(sent[-1]["text"])})
 
-    page = visit(route={"**/openapi.json": schema(glossary={}), "**/translate": answer})
+    page = visit(route={"**/translate": answer})
     assert page.locator("#glossary").is_hidden()
     page.locator("summary").nth(1).click()
     page.fill("#phrases", "a couch\n\n in the evening ")
@@ -565,14 +550,6 @@ def test_phrases_and_a_glossary(visit, pictures):
     page.click("#go")
     page.locator("#error").wait_for()
     assert page.inner_text("#error").startswith("Each line of the glossary")
-
-
-def test_a_service_without_a_glossary(visit):
-    page = visit(route={"**/openapi.json": schema()})
-    page.evaluate("document.querySelector('#demands').open = true")
-    assert page.locator("#phrases").is_visible()
-    known = page.evaluate("'glossary' in known")
-    assert page.locator("#glossary").is_visible() == known
 
 
 def test_a_text_in_another_language(visit, address, monkeypatch, pictures):

@@ -85,11 +85,7 @@ def collect(pieces: Pieces, found: Iterable[Event], inline: re.Pattern[str]) -> 
 
 
 def checked(content: str) -> str:
-    """Return XML that is well-formed and declares no entities; CDATA sections become plain text.
-
-    Raises:
-        ValueError: It is not, or does.
-    """
+    """Return XML, in which CDATA is plain text; raise ValueError if it is not well-formed, or declares entities."""
 
     def refuse(name: str, *_: object) -> None:
         raise ValueError(f"it declares the entity {name!r}; for safety, entities that a file declares are not read")

@@ -62,9 +62,6 @@ def read(path: Path, languages: Languages) -> Published:
 
     Args:
         path: The file, or its folder if it has only one.
-
-    Raises:
-        ValueError: A file is missing or damaged, or the model cannot be expressed.
     """
     file = path if path.is_file() else _only_checkpoint(path)
     folder = file.parent
@@ -143,7 +140,8 @@ def _settings(
             "and of attention to source and target at once are not expressed here"
         )
     dim = _size(weights, "encoder.embed_tokens.weight", 1, file)
-    depths = {side: _depth(weights, side) for side in ("encoder", "decoder")}
+    layers = {tuple(name.split(".")[:3:2]) for name in weights if ".layers." in name}
+    depths = {side: sum(each[0] == side for each in layers) for side in ("encoder", "decoder")}
     config = {
         "d_model": dim,
         "activation_function": args.get("activation_fn") or "relu",
@@ -296,10 +294,6 @@ def _parsed(parse: Any, path: Path) -> Any:
         return parse(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-
-
-def _depth(weights: Mapping[str, Tensor], side: str) -> int:
-    return len({name.split(".")[2] for name in weights if name.startswith(f"{side}.layers.")})
 
 
 def _size(weights: Mapping[str, Tensor], name: str, axis: int, file: Path) -> int:

@@ -50,11 +50,7 @@ def recognizes(folder: Path) -> bool:
 
 
 def read(folder: Path, languages: shared.Languages) -> shared.Published:
-    """Read a folder of M2M100ForConditionalGeneration with NllbTokenizer or M2M100Tokenizer.
-
-    Raises:
-        ValueError: A file is missing or damaged, or the model cannot be expressed.
-    """
+    """Read a folder of M2M100ForConditionalGeneration with NllbTokenizer or M2M100Tokenizer."""
     config = read_json(shared.file_in(folder, "config.json"))
     if config.get("model_type") == "nllb-moe":
         raise ValueError(f"{folder}: is a mixture of experts (nllb-moe); only dense models are expressed here")
@@ -82,29 +78,19 @@ def read(folder: Path, languages: shared.Languages) -> shared.Published:
     )
     tie = "all" if config.get("tie_word_embeddings", True) else "none"
     theirs = shared.read_weights(folder)
-    weights = shared.take_tables(theirs, tie=tie, folder=folder)
-    if tie == "none":
-        weights["output.bias"] = weights["output.weight"].new_zeros(size)
     for side in ("encoder", "decoder"):
         # Sinusoids, which follow from the settings
         theirs.pop(f"model.{side}.embed_positions.weights", None)
-        weights |= {
-            f"{side}.norm.{kind}": shared.take(theirs, f"model.{side}.layer_norm.{kind}") for kind in ("weight", "bias")
-        }
-        for layer in range(config[f"{side}_layers"]):
-            name = f"{side}.layers.{layer}"
-            weights |= shared.take_layer(theirs, f"model.{name}", name, norm="pre", cross=side == "decoder")
-    shared.refuse_leftovers(theirs, folder)
-    weights, biases = shared.without_zero_biases(weights)
-    return shared.Published(
-        model=shared.transformer_settings(config, folder) | {"norm": "pre", "positions": "fairseq", "tie": tie},
-        mixer=shared.attention_slots(config, bias=biases),
-        weights=weights,
+    return shared.express(
+        theirs,
+        config,
+        folder,
         tokenizer=Tokenizer(src_model=model),
-        src_lang=source,
-        tgt_lang=target,
-        search=shared.search_of(shared.generation_config(folder), config),
+        languages=(source, target),
         tgt_langs=listed,
+        tie=tie,
+        norm="pre",
+        positions="fairseq",
     )
 
 
@@ -138,11 +124,7 @@ def _nllb(folder: Path, about: Mapping[str, Any]) -> tuple[dict[str, str], dict[
 
 
 def _piece_model(stored: Mapping[str, Any]) -> bytes:
-    """Make the SentencePiece model of a tokenizer.json, which Transformers 5 writes without one.
-
-    Raises:
-        ValueError: The tokenizer is not the BPE of NLLB.
-    """
+    """Make the SentencePiece model of a tokenizer.json, which Transformers 5 writes without one."""
     model = stored["model"]
     steps = (stored["normalizer"] or {}).get("normalizers") or [stored["normalizer"] or {}]
     if model["type"] != "BPE" or any(step.get("type") not in ("Precompiled", "Replace", None) for step in steps):

@@ -15,21 +15,7 @@ from seq2seq.data.languages import language_tag
 from seq2seq.data.shared_vocabulary import with_vocabulary
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.export.plain_transformer import halves_order, in_order
-from seq2seq.inference.imports.shared import (
-    Languages,
-    Published,
-    attention_slots,
-    file_in,
-    generation_config,
-    read_piece_model,
-    read_weights,
-    refuse_leftovers,
-    search_of,
-    take_layer,
-    take_tables,
-    transformer_settings,
-    without_zero_biases,
-)
+from seq2seq.inference.imports.shared import Languages, Published, express, file_in, read_piece_model, read_weights
 from seq2seq.network.embedding import SinusoidalPositions
 from seq2seq.system.files import read_file
 from seq2seq.system.json_file import read_json, read_json_or_none
@@ -49,11 +35,7 @@ def recognizes(folder: Path) -> bool:
 
 
 def read(folder: Path, languages: Languages) -> Published:
-    """Read a folder of MarianMTModel and MarianTokenizer.
-
-    Raises:
-        ValueError: A file is missing or damaged, or the model cannot be expressed.
-    """
+    """Read a folder of MarianMTModel and MarianTokenizer."""
     config = read_json(file_in(folder, "config.json"))
     about = read_json_or_none(folder / "tokenizer_config.json") or {}
     sides = {
@@ -86,23 +68,22 @@ def read(folder: Path, languages: Languages) -> Published:
     tie = "all" if config.get("share_encoder_decoder_embeddings", True) else "target"
     if not config.get("tie_word_embeddings", True):
         tie = "none"
-    weights, biases = _weights(read_weights(folder), config, tie=tie, folder=folder)
-    model = transformer_settings(config, folder) | {
-        "norm": "post",
-        "positions": "sinusoidal",
-        "tie": tie,
-        "output_bias": tie != "none" and "output.bias" in weights,
-    }
-    return Published(
-        model=model,
-        mixer=attention_slots(config, bias=biases),
-        weights=weights,
+    theirs = read_weights(folder)
+    for side in ("encoder", "decoder"):
+        _require_sinusoids(theirs.pop(f"model.{side}.embed_positions.weight", None), folder)
+    made = express(
+        theirs,
+        config,
+        folder,
         tokenizer=Tokenizer(**models),
-        src_lang=source,
-        tgt_lang=target,
-        search=search_of(generation_config(folder), config),
+        languages=(source, target),
         tgt_langs=tagged,
+        tie=tie,
+        norm="post",
+        positions="sinusoidal",
     )
+    # Marian's sines come first, ours and cosines alternate: the whole residual stream gets our order
+    return made._replace(weights=in_order(made.weights, halves_order(config["d_model"]).argsort()))
 
 
 def _special_id(config: Mapping[str, Any], key: str) -> int:
@@ -127,25 +108,6 @@ def _names(path: Path, size: int, config: Mapping[str, Any]) -> list[str]:
     for name, number in ids.items():
         names[number] = name or names[number]
     return names
-
-
-def _weights(
-    theirs: dict[str, Tensor], config: Mapping[str, Any], *, tie: str, folder: Path
-) -> tuple[dict[str, Tensor], bool]:
-    """Return the weights by our names, and whether attention has biases."""
-    weights = take_tables(theirs, tie=tie, folder=folder)
-    bias = theirs.pop("final_logits_bias", torch.zeros(1, len(weights["output.weight"])))[0]
-    if tie == "none" or bias.any():
-        weights["output.bias"] = bias
-    for side in ("encoder", "decoder"):
-        _require_sinusoids(theirs.pop(f"model.{side}.embed_positions.weight", None), folder)
-        for layer in range(config[f"{side}_layers"]):
-            name = f"{side}.layers.{layer}"
-            weights |= take_layer(theirs, f"model.{name}", name, norm="post", cross=side == "decoder")
-    refuse_leftovers(theirs, folder)
-    weights, biases = without_zero_biases(weights)
-    # Marian's sines come first, ours and cosines alternate: the whole residual stream gets our order
-    return in_order(weights, halves_order(config["d_model"]).argsort()), biases
 
 
 def _require_sinusoids(table: Tensor | None, folder: Path) -> None:

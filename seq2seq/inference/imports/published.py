@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from seq2seq.checkpoint import Stored, check_weights, stored_once
 from seq2seq.inference.imports import fairseq, m2m100, marian
@@ -14,28 +14,13 @@ from seq2seq.metrics.scorers import tokenize_for
 from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.system.errors import first_line
 
-
-class Family(NamedTuple):
-    """A family of models: how its folders are recognized, how they are read, and whether they are pickled objects."""
-
-    recognizes: Callable[[Path], bool]
-    read: Callable[[Path, Languages], Published]
-    pickled: bool = False
-
-
-FAMILIES: Mapping[str, Family] = {
-    "marian": Family(marian.recognizes, marian.read),
-    "m2m100": Family(m2m100.recognizes, m2m100.read),
-    "fairseq": Family(fairseq.recognizes, fairseq.read, pickled=True),
-}
+# Each module recognizes the folders of a family, and reads them.
+FAMILIES: Mapping[str, Any] = {"marian": marian, "m2m100": m2m100, "fairseq": fairseq}
+_PICKLED = ("fairseq",)
 
 
 def family_of(folder: Path) -> str:
-    """Return the name of the family of a folder, or of a file.
-
-    Raises:
-        ValueError: The folder is of no known family.
-    """
+    """Return the name of the family of a folder or file, or raise ValueError if it is of no known family."""
     found = next((name for name, family in FAMILIES.items() if family.recognizes(folder)), None)
     if found is None:
         raise ValueError(
@@ -59,19 +44,15 @@ def imported(
         src_lang: The source language, if the folder does not tell.
         tgt_lang: The target language or, for a model of several, the one that is translated to by default.
         trust: Read a family whose files are pickled objects.
-
-    Raises:
-        ValueError: The folder is of no known family, lacks a file, holds a model that cannot be expressed, or is not
-            trusted.
     """
     family = family or family_of(folder)
-    if FAMILIES[family].pickled and not trust:
+    if family in _PICKLED and not trust:
         raise ValueError(
             f"{folder}: models of {family} are pickled objects of Python, a format that can carry code. This program "
             "reads tensors and settings alone and runs nothing from it; if you know where the file is from, add --trust"
         )
     try:
-        made = FAMILIES[family].read(folder, Languages(src_lang, tgt_lang))
+        made: Published = FAMILIES[family].read(folder, Languages(src_lang, tgt_lang))
     # Files of other programs, which are not complete or not as these write them
     except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
         raise ValueError(

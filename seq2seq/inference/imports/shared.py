@@ -25,6 +25,8 @@ from seq2seq.system.json_file import read_json
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 _TABLES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
 _CODE = re.compile(r"\w[\w-]*")
+# Ends of the names of biases of attention, in our terms.
+_BIASES = (".f.query_bias", ".f.value_bias", ".f.query.bias", ".f.out.bias")
 
 
 class Published(NamedTuple):
@@ -64,9 +66,6 @@ class Languages(NamedTuple):
             tgt: Its target language.
             tagged: Target languages that have tags; the target language is one of them.
             sources: Source languages that have tags, likewise.
-
-        Raises:
-            ValueError: A language is unknown.
         """
         source = _tagged(folder, "source", "--src-lang", self.src or src, sources)
         target = _tagged(folder, "target", "--tgt-lang", self.tgt or tgt, tagged)
@@ -90,11 +89,7 @@ def _tagged(folder: Path, side: str, option: str, given: str | None, tagged: Seq
 
 
 def file_in(folder: Path, name: str) -> Path:
-    """Return the path of a file that the model needs.
-
-    Raises:
-        ValueError: The file is missing.
-    """
+    """Return the path of a file that the model needs, or raise ValueError if it is missing."""
     path = folder / name
     if not path.is_file():
         raise ValueError(f"{folder}: has no file {name}, which the model needs; copy the whole folder")
@@ -102,20 +97,12 @@ def file_in(folder: Path, name: str) -> Path:
 
 
 def read_piece_model(folder: Path, name: str) -> bytes:
-    """Read a SentencePiece model.
-
-    Raises:
-        ValueError: The file is missing or too large.
-    """
+    """Read a SentencePiece model; raise ValueError if it is missing or too large."""
     return read_file(file_in(folder, name), MAX_TOKENIZER)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Read the weights that Transformers stores, as safetensors or as a file of torch, in one or more files.
-
-    Raises:
-        ValueError: There are none, or they are damaged.
-    """
+    """Read the weights that Transformers stores, as safetensors or as a file of torch, in one or more files."""
     for name in ("model.safetensors", "pytorch_model.bin"):
         index = folder / f"{name}.index.json"
         names = [name] if (folder / name).is_file() else []
@@ -144,11 +131,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def take(weights: dict[str, Tensor], name: str) -> Tensor:
-    """Remove a weight and return it.
-
-    Raises:
-        ValueError: No weight has that name.
-    """
+    """Remove a weight and return it; raise ValueError if no weight has that name."""
     if name not in weights:
         raise ValueError(f"its weights lack {name}")
     return weights.pop(name)
@@ -202,14 +185,7 @@ def take_layer(
 
 
 def take_tables(theirs: dict[str, Tensor], *, tie: str, folder: Path) -> dict[str, Tensor]:
-    """Remove the tables of embeddings in the names of Transformers; return them by our names.
-
-    Args:
-        tie: The setting `model.tie`.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Remove the tables of embeddings in the names of Transformers; return them by our names."""
     shared = theirs.pop("model.shared.weight", None)
     tables = {name: theirs.pop(name, shared) for name in _TABLES}
     # A file may hold a tied table under any of its names
@@ -230,41 +206,24 @@ def take_tables(theirs: dict[str, Tensor], *, tie: str, folder: Path) -> dict[st
     }
 
 
-def without_zero_biases(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
-    """Drop the biases of attention if all are zero, and return whether they stay."""
-    ends = (".f.query_bias", ".f.value_bias", ".f.query.bias", ".f.out.bias")
-    biases = [name for name in weights if name.endswith(ends)]
-    if any(weights[name].any() for name in biases):
-        return weights, True
-    return {name: weight for name, weight in weights.items() if name not in biases}, False
-
-
 def attention_slots(config: Mapping[str, Any], *, bias: bool) -> dict[str, Any]:
     """Return the settings of the section `mixer` for a Transformer, from the config.json of Transformers."""
-    values: dict[str, Any] = {"dropout": float(config.get("attention_dropout", 0.0))}
-    if bias:
-        values["bias"] = True
-    slots = {
-        "encoder": ("encoder", "Attention"),
-        "decoder": ("decoder", "Attention"),
-        "cross": ("decoder", "CrossAttention"),
-    }
-    return {"extra_encoder_layers": 0} | {
-        slot: {
-            "_target_": f"seq2seq.mixers.attention.{name}",
-            "num_heads": config[f"{side}_attention_heads"],
-            **values,
-        }
-        for slot, (side, name) in slots.items()
+    values = {"dropout": float(config.get("attention_dropout", 0.0))} | ({"bias": True} if bias else {})
+
+    def slot(side: str, name: str) -> dict[str, Any]:
+        heads = config[f"{side}_attention_heads"]
+        return {"_target_": f"seq2seq.mixers.attention.{name}", "num_heads": heads, **values}
+
+    return {
+        "extra_encoder_layers": 0,
+        "encoder": slot("encoder", "Attention"),
+        "decoder": slot("decoder", "Attention"),
+        "cross": slot("decoder", "CrossAttention"),
     }
 
 
 def transformer_settings(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the settings of the section `model` that Transformers' config.json has for all families.
-
-    Raises:
-        ValueError: A value cannot be expressed.
-    """
+    """Return the settings of the section `model` that Transformers' config.json has for all families."""
     activation = config["activation_function"]
     if activation not in ACTIVATIONS:
         raise ValueError(f"{folder}: activation_function {activation} is not known; known are {', '.join(ACTIVATIONS)}")
@@ -293,27 +252,65 @@ def transformer_settings(config: Mapping[str, Any], folder: Path) -> dict[str, A
     }
 
 
-def search_of(*configs: Mapping[str, Any]) -> SearchSettings:
-    """Return the search that the settings of `generate` describe; the first of `configs` with a value decides."""
-
-    def value(name: str, default: Any) -> Any:
-        return next((each[name] for each in configs if each.get(name) is not None), default)
-
-    return SearchSettings(
-        beam_size=value("num_beams", 1),
-        length_penalty=float(value("length_penalty", 1.0)),
-        no_repeat_ngram=value("no_repeat_ngram_size", 0),
-    )
-
-
-def generation_config(folder: Path) -> dict[str, Any]:
-    """Read the settings of `generate`; an old folder has them in config.json alone."""
-    path = folder / "generation_config.json"
-    return read_json(path) if path.is_file() else {}
-
-
 def refuse_leftovers(weights: Mapping[str, Tensor], folder: Path) -> None:
     """Raise ValueError if weights are left that no part of the model has taken."""
     if weights:
         first = next(iter(weights))
         raise ValueError(f"{folder}: {len(weights)} of its weights have no place here, the first is {first}")
+
+
+def express(
+    theirs: dict[str, Tensor],
+    config: Mapping[str, Any],
+    folder: Path,
+    *,
+    tokenizer: Tokenizer,
+    languages: tuple[str, str],
+    tgt_langs: Sequence[str],
+    **settings: str,
+) -> Published:
+    """Express a Transformer of Transformers in our terms.
+
+    Args:
+        theirs: All of its weights but positions, which follow from the settings.
+        config: Its config.json.
+        languages: Source and target language.
+        settings: `tie`, `norm` and `positions` of the section `model`.
+    """
+    tie, norm = settings["tie"], settings["norm"]
+    weights = take_tables(theirs, tie=tie, folder=folder)
+    bias = theirs.pop("final_logits_bias", weights["output.weight"].new_zeros(1, len(weights["output.weight"])))[0]
+    if tie == "none" or bias.any():
+        weights["output.bias"] = bias
+    for side in ("encoder", "decoder"):
+        if norm == "pre":
+            final = f"{side}.layer_norm"
+            weights |= {f"{side}.norm.{kind}": take(theirs, f"model.{final}.{kind}") for kind in ("weight", "bias")}
+        for layer in range(config[f"{side}_layers"]):
+            name = f"{side}.layers.{layer}"
+            weights |= take_layer(theirs, f"model.{name}", name, norm=norm, cross=side == "decoder")
+    refuse_leftovers(theirs, folder)
+    # Attention without biases has biases of zero
+    biases = {name: weights[name] for name in weights if name.endswith(_BIASES)}
+    biased = any(each.any() for each in biases.values())
+    if not biased:
+        weights = {name: weight for name, weight in weights.items() if name not in biases}
+    # An old folder has the settings of `generate` in config.json alone
+    path = folder / "generation_config.json"
+    generation = read_json(path) if path.is_file() else {}
+    chosen = {name: value for each in (config, generation) for name, value in each.items() if value is not None}
+    has_bias = tie != "none" and "output.bias" in weights
+    return Published(
+        model=transformer_settings(config, folder) | settings | {"output_bias": has_bias},
+        mixer=attention_slots(config, bias=biased),
+        weights=weights,
+        tokenizer=tokenizer,
+        src_lang=languages[0],
+        tgt_lang=languages[1],
+        search=SearchSettings(
+            beam_size=chosen.get("num_beams", 1),
+            length_penalty=float(chosen.get("length_penalty", 1.0)),
+            no_repeat_ngram=chosen.get("no_repeat_ngram_size", 0),
+        ),
+        tgt_langs=tgt_langs,
+    )

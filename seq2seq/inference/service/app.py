@@ -88,9 +88,6 @@ _STATUSES = {
 class Service:
     """Model, queue and limits behind the application.
 
-    Args:
-        begin: Called by the thread that translates, before its first batch.
-
     Attributes:
         open: Requests for a translation that have no answer yet.
     """
@@ -123,11 +120,7 @@ class Service:
         return self.batcher.thread.is_alive() and not self.batcher.closed
 
     async def translate(self, request: Request) -> Response | None:
-        """Answer a request; None if the client has left.
-
-        Raises:
-            RefusedError: The request cannot be served.
-        """
+        """Answer a request, or raise RefusedError; None if the client has left."""
         limits = self.limits
         if not self.ready:
             raise RefusedError(503, "the service is stopping", close=True)
@@ -144,7 +137,7 @@ class Service:
         texts = texts_of(asked, limits)
         options = chosen_options(asked, translator.settings, languages, limits)
         try:
-            target_ids(translator.tokenizer, options.suppress)
+            target_ids(translator.tokenizer, asked.suppress)
         except ValueError as error:
             raise RefusedError(422, f"suppress: {error}") from None
         if options.alignment and not translator.can_align:
@@ -216,12 +209,7 @@ class Service:
             self.batcher.abandon(entries)
 
     async def fields(self, request: Request) -> dict[str, Any]:
-        """Read the fields of a request, JSON or a form, and check its key.
-
-        Raises:
-            RefusedError: The body cannot be read, or the key is missing or wrong.
-            ClientDisconnect: The client has left.
-        """
+        """Read the fields of a request, JSON or a form, and check its key; raise RefusedError or ClientDisconnect."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         is_form = kind in _FORMS or (not kind and "q" in request.query_params)
         if not is_form and kind != "application/json":
@@ -308,13 +296,8 @@ def create_app(service: Service) -> ASGIApp:
     docs = _page(bytes(description.body).decode(), style="'self' 'unsafe-inline'", script="'self' ")
     app.mount("/swagger", StaticFiles(packages=[("fastapi_swagger", "resources")]))
 
-    @app.get("/", include_in_schema=False)
-    async def show_page() -> Response:
-        return page
-
-    @app.get("/docs", include_in_schema=False)
-    async def show_docs() -> Response:
-        return docs
+    app.add_route("/", lambda request: page)
+    app.add_route("/docs", lambda request: docs)
 
     @app.get("/languages", summary="Languages and their targets, as LibreTranslate lists them")
     async def show_languages() -> Response:
@@ -353,8 +336,9 @@ def create_app(service: Service) -> ASGIApp:
         return await service.translate(request) or Response(status_code=_CLIENT_HAS_LEFT)
 
     app.exception_handler(HTTPException)(_refused)
-    app.exception_handler(ClientDisconnect)(_left)
-    app.exception_handler(Exception)(_broken)
+    app.exception_handler(ClientDisconnect)(lambda request, error: Response(status_code=_CLIENT_HAS_LEFT))
+    failed = {"error": "the service failed; its log has more"}
+    app.exception_handler(Exception)(lambda request, error: JSONResponse(failed, 500))
     return _guarded(app, service)
 
 
@@ -417,11 +401,7 @@ def _name_of(host: str) -> str:
 
 
 async def _body(request: Request, limits: ServiceSettings) -> bytes:
-    """Read a request's body.
-
-    Raises:
-        RefusedError: It is too large, or it does not arrive in time.
-    """
+    """Read a request's body; raise RefusedError if it is too large, or does not arrive in time."""
     message = f"the body has more than {limits.max_body:,} bytes, which is the most in a request"
     refusal = RefusedError(413, message, close=True)
     declared = request.headers.get("content-length", "")
@@ -479,11 +459,7 @@ async def _form(request: Request, kind: str, body: bytes, origins: list[str]) ->
 
 
 async def _results(request: Request, entries: list[Entry], until: float, seconds: float) -> list[Translation] | None:
-    """Wait for the results of a request until the time `until`, `seconds` after its arrival; None if the client left.
-
-    Raises:
-        RefusedError: The time limit has passed, or the service has stopped.
-    """
+    """Wait for the results of a request until `until`, `seconds` after its arrival; None if the client has left."""
 
     async def all_results() -> list[Translation]:
         return [await asyncio.wrap_future(entry.future) for entry in entries]
@@ -516,14 +492,6 @@ async def _refused(request: Request, error: Exception) -> Response:
     else:
         message = str(error.detail)
     return JSONResponse({"error": message}, error.status_code, dict(error.headers or {}))
-
-
-async def _left(request: Request, error: Exception) -> Response:
-    return Response(status_code=_CLIENT_HAS_LEFT)
-
-
-async def _broken(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "the service failed; its log has more"}, 500)
 
 
 def _page(text: str, *, style: str, script: str = "") -> Response:

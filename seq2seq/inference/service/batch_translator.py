@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import threading
@@ -19,7 +20,6 @@ from seq2seq.inference.service.messages import (
     AnswerCandidate,
     AnswerPart,
     Options,
-    TermAnswer,
     Text,
     Translation,
     WordAlignment,
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 _LOADING = threading.Lock()
 
 
+@dataclasses.dataclass(eq=False)
 class BatchTranslator:
     """Calls a translator with the options of requests.
 
@@ -50,37 +51,32 @@ class BatchTranslator:
         nbytes: Bytes of its weights while they are loaded.
     """
 
-    nbytes = 0
+    load: Callable[[], Translator]
+    name: str
+    make_room: Callable[[BatchTranslator], None]
+    nbytes: int = 0
 
-    def __init__(
-        self, load: Callable[[], Translator], *, name: str, make_room: Callable[[BatchTranslator], None]
-    ) -> None:
-        self.name = name
-        self._load = load
-        self._make_room = make_room
+    def __post_init__(self) -> None:
         self._loaded()
 
     def _loaded(self) -> Translator:
         """Load the model, one model of the process at a time."""
         with _LOADING:
-            self._make_room(self)
+            self.make_room(self)
             began = time.monotonic()
-            translator = self._load()
+            translator = self.load()
             self._seconds = time.monotonic() - began
-            self._describe(translator)
-            self._translator = translator
-            self._make_room(self)
+            self.languages = list(dict.fromkeys([translator.tgt_lang, *target_languages(translator.meta)]))
+            known = source_languages(translator.meta, translator.tokenizer)
+            self.sources = list(dict.fromkeys([translator.src_lang, *known]))
+            self.can_align = translator.can_force
+            self.settings = translator.settings
+            self.tokenizer = translator.tokenizer
+            self.nbytes = translator.nbytes
+            self.has_terms = bool(translator.glossary)
+            self._translator: Translator | None = translator
+            self.make_room(self)
             return translator
-
-    def _describe(self, translator: Translator) -> None:
-        self.languages = list(dict.fromkeys([translator.tgt_lang, *target_languages(translator.meta)]))
-        self.can_align = translator.can_force
-        self.settings = translator.settings
-        self.tokenizer = translator.tokenizer
-        known = source_languages(translator.meta, translator.tokenizer)
-        self.sources = list(dict.fromkeys([translator.src_lang, *known]))
-        self.nbytes = translator.nbytes
-        self.has_terms = bool(translator.glossary)
 
     def drop(self) -> None:
         """Let the model leave memory, after the batches that use it."""
@@ -103,9 +99,10 @@ class BatchTranslator:
 
     def beam(self, options: Options) -> int:
         """Return the beam size of a search, which the terms of a glossary widen."""
-        own = self.has_terms and options.glossary is None and options.sampling is None
+        asked = options.how.get("glossary")
+        own = self.has_terms and asked is None and options.how.get("sampling") is None
         beam = options.settings.beam_size
-        return max(beam, TERMS_BEAM) if options.glossary or own else beam
+        return max(beam, TERMS_BEAM) if asked or own else beam
 
     def pieces(self, texts: Sequence[str]) -> list[int]:
         """Count the source pieces of each text."""
@@ -137,17 +134,13 @@ class BatchTranslator:
         found = translator.translate(
             lines,
             settings=options.settings,
-            sampling=options.sampling,
-            mbr=options.mbr,
             prefixes=[each.prefix for each in texts] if any(each.prefix for each in texts) else None,
             phrases=[each.phrases for each in texts] if options.constrained else None,
-            suppress=options.suppress,
-            sentences=options.sentences,
             # A batch may have texts of several users
             document=False,
-            glossary=options.glossary,
             note=lambda note: notes[note.position].append(note),
             progress=lambda lines: step(),
+            **options.how,
         )
         aligned: list[list[Alignment | None]] = [[None] * len(row) for row in found]
         unaligned: dict[int, str] = {}
@@ -171,7 +164,7 @@ class BatchTranslator:
                     text=row[0].text,
                     candidates=[_candidate(*each) for each in zip(row, words, strict=True)],
                     language=other_language(lines[i], translator.src_lang) if detects else None,
-                    glossary=[TermAnswer(**term._asdict()) for term in row[0].terms] or None,
+                    glossary=list(row[0].terms) or None,
                     warning="; ".join(warnings) or None,
                 )
             )

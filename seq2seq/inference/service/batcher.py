@@ -37,9 +37,7 @@ class Entry:
     """Text of a request in the queue, and the future of its translation.
 
     Attributes:
-        pieces: Pieces of the text.
         work: Tokens that a search may have to compute for it.
-        translate: Translates the text.
         delay: Returns the seconds until `translate` could begin, while its model is not loaded.
     """
 
@@ -66,7 +64,6 @@ class Batcher:
     of much less work may interrupt it, and a search whose clients have all left ends.
 
     Args:
-        limits: Limits of a batch and of the queue.
         begin: Called by the thread before its first batch.
 
     Attributes:
@@ -90,11 +87,7 @@ class Batcher:
         metrics.queue_characters.set_function(self._waiting_characters)
 
     def submit(self, entries: Sequence[Entry]) -> None:
-        """Queue all texts of a request, or none.
-
-        Raises:
-            RefusedError: The service is stopping, or the queue is full.
-        """
+        """Queue all texts of a request, or none; raise RefusedError if the service is stopping or the queue is full."""
         limits = self.limits
         with self._changed:
             if self.closed or not self.thread.is_alive():

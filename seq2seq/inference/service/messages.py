@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 
-from seq2seq.inference.glossary import Glossary
+from seq2seq.inference.glossary import Glossary, Term
 from seq2seq.inference.mbr import Utility
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.settings.declare import keys
@@ -160,14 +161,6 @@ class AnswerCandidate(BaseModel):
     alignment: WordAlignment | None = None
 
 
-class TermAnswer(BaseModel):
-    """Term of the glossary in a text; `found` is true if the best translation has its target."""
-
-    source: str
-    target: str
-    found: bool
-
-
 class Translation(BaseModel):
     """Translation of one text: the best text, all candidates and a warning, or the reason of a failure.
 
@@ -179,7 +172,7 @@ class Translation(BaseModel):
     text: str | None = None
     candidates: list[AnswerCandidate]
     language: str | None = None
-    glossary: list[TermAnswer] | None = None
+    glossary: list[Term] | None = None
     warning: str | None = None
     error: str | None = None
 
@@ -208,7 +201,6 @@ class RefusedError(HTTPException):
     """Refusal of a request.
 
     Args:
-        message: One line for the client, with the remedy.
         retry_after: Seconds after which it makes sense to ask again.
         close: Close the connection, since the unread rest of a body would be taken for the next request.
         challenge: How a client can prove who it is.
@@ -238,34 +230,24 @@ class Text(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Options of a request, most as `Translator.translate` takes them; texts with equal options can share a batch.
+    """Options of a request; texts with equal options can share a batch.
 
     Attributes:
         constrained: There are phrases that translations must contain.
-        alignment: Align the words of each candidate.
-        language: Name the language of a text that is in another one.
-        glossary: Terms of the request; None leaves the service's.
+        how: Further arguments of `Translator.translate`.
     """
 
     settings: SearchSettings
     src_lang: str
     tgt_lang: str
-    sampling: SamplingSettings | None = None
-    mbr: str | None = None
-    suppress: tuple[str, ...] = ()
     constrained: bool = False
     alignment: bool = False
     language: bool = False
-    sentences: str | None = None
-    glossary: tuple[tuple[str, str], ...] | None = None
+    how: Mapping[str, Any] = MappingProxyType({})
 
 
 def parsed(body: bytes) -> dict[str, Any]:
-    """Parse JSON.
-
-    Raises:
-        RefusedError: 400 if the body is not JSON, 422 if the JSON is not an object.
-    """
+    """Parse JSON; raise RefusedError if it is no JSON (400) or no object (422)."""
     try:
         given = from_json(body)
     except ValueError as error:
@@ -276,11 +258,7 @@ def parsed(body: bytes) -> dict[str, Any]:
 
 
 def checked(form: type[Form], given: dict[str, Any]) -> Form:
-    """Check the fields of a request.
-
-    Raises:
-        RefusedError: 422 if they are no request of this form.
-    """
+    """Check the fields of a request; raise RefusedError (422) if they are not of this form."""
     known = list(form.model_fields)
     for name in given:
         if name not in known and form.model_config.get("extra") == "forbid":
@@ -309,12 +287,7 @@ def _json(value: Any) -> str:
 
 
 def texts_of(request: TranslateRequest, limits: ServiceSettings) -> list[Text]:
-    """Return the texts of a request, each with its prefix and its phrases.
-
-    Raises:
-        RefusedError: 422 for no text at all, or unless there is a prefix and a list of phrases for each text; 413 for
-            too many texts, or if they are too long.
-    """
+    """Return the texts of a request, each with its prefix and its phrases; raise RefusedError beyond the limits."""
     texts = [request.text] if isinstance(request.text, str) else request.text
     if request.stream and (request.prefixes or request.phrases):
         raise RefusedError(422, "stream: prefixes and phrases belong to whole texts; leave them or stream out")
@@ -348,43 +321,22 @@ def texts_of(request: TranslateRequest, limits: ServiceSettings) -> list[Text]:
 def chosen_options(
     request: TranslateRequest, defaults: SearchSettings, languages: tuple[str, str], limits: ServiceSettings
 ) -> Options:
-    """Complete a request's options with the service's own.
-
-    Args:
-        languages: Source and target language.
-
-    Raises:
-        RefusedError: 422 for options that the model or the service does not allow, or that cannot be combined.
-    """
-    given = {name: getattr(request, name) for name in _OPTIONS if getattr(request, name) is not None}
+    """Complete a request's options with the service's own; raise RefusedError (422) for what is not allowed."""
+    names = (*_OPTIONS, "samples", "mbr")
+    given = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
     constrained = any(request.phrases or ())
     amounts = given if request.samples is None else given | {"beam_size": request.samples}
     _check_amounts(amounts, defaults, limits, beam="beam_size" if request.samples is None else "samples")
+    how: dict[str, Any] = {"suppress": request.suppress, "sentences": request.sentences, "mbr": request.mbr}
     try:
-        settings, sampling = chosen_search(
-            defaults,
-            given,
-            samples=request.samples,
-            mbr=request.mbr,
-            phrases=constrained,
-            glossary=bool(request.glossary),
-        )
-        # Checks the terms
-        terms = Glossary((source, target) for source, target in request.glossary or ()).terms
+        asked = {"phrases": constrained, "glossary": request.glossary}
+        settings, how["sampling"] = chosen_search(defaults, given | asked)
+        # Otherwise, the service has terms of its own
+        if request.glossary is not None:
+            how["glossary"] = tuple(Glossary((source, target) for source, target in request.glossary).terms.items())
     except ValueError as error:
         raise RefusedError(422, str(error)) from None
-    return Options(
-        settings,
-        *languages,
-        sampling,
-        request.mbr,
-        tuple(request.suppress),
-        constrained,
-        alignment=request.alignment,
-        language=request.language,
-        sentences=request.sentences,
-        glossary=None if request.glossary is None else tuple(terms.items()),
-    )
+    return Options(settings, *languages, constrained, request.alignment, request.language, how)
 
 
 def _check_amounts(given: Mapping[str, Any], defaults: SearchSettings, limits: ServiceSettings, *, beam: str) -> None:

@@ -25,11 +25,7 @@ _LAST_SECONDS = 5
 
 
 def bound_socket(limits: ServiceSettings) -> socket.socket:
-    """Bind the service's address, without listening on it yet.
-
-    Raises:
-        ValueError: The address cannot be used.
-    """
+    """Bind the service's address, without listening on it yet; raise ValueError if it cannot be used."""
     try:
         found = socket.getaddrinfo(limits.host, limits.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
@@ -102,7 +98,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def run(
+async def run(
     service: Service, bound: socket.socket, *, ready: Callable[[], None], reload: Callable[[], None] = lambda: None
 ) -> int:
     """Serve until a signal arrives, and return the exit status.
@@ -121,10 +117,6 @@ def run(
     # whenever the event loop is busy
     sys.setswitchinterval(0.0005)
     service.batcher.thread.start()
-    return asyncio.run(_run(service, bound, ready, reload))
-
-
-async def _run(service: Service, bound: socket.socket, ready: Callable[[], None], reload: Callable[[], None]) -> int:
     limits = service.limits
     server = _Server(
         uvicorn.Config(

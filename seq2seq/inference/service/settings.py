@@ -10,11 +10,7 @@ from seq2seq.settings.declare import Section, setting
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServiceSettings(Section):
-    """Address and limits of a translation service.
-
-    Raises:
-        ValueError: A value is outside its range.
-    """
+    """Address and limits of a translation service."""
 
     section: ClassVar[str] = "service"
 

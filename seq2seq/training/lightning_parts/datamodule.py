@@ -125,7 +125,7 @@ class TranslationDataModule(LightningDataModule):
         """Return rows, source width and target width of this epoch's training batches; empty for a stream."""
         if self.streaming:
             return set()
-        src, tgt = self.prepared.split("train").room_in(self.epoch)
+        src, tgt = self.prepared.split("train").room(self.epoch)
         return batch_shapes(src, tgt, self._training_sampler().batches(), src_multiple=self.src_multiple)
 
     @property
@@ -216,7 +216,7 @@ class TranslationDataModule(LightningDataModule):
         data = self.prepared.split(split)
         training = split == "train"
         rank, world_size = self._world()
-        src, tgt = data.room
+        src, tgt = data.room()
         plan, on_gpu = self.prepared.plan, self._device.type == "cuda"
         return TokenBatchSampler(
             src_lengths=src,
@@ -232,7 +232,7 @@ class TranslationDataModule(LightningDataModule):
             # Corpora with weights or a temperature are sampled; otherwise every pair occurs once an epoch.
             mixture=self.prepared.mixture() if training else None,
             # Changed lines have other lengths, and each epoch changes others.
-            lengths_in=data.room_in if data.augmented else None,
+            lengths_in=data.room if data.augmented else None,
         )
 
     def _world(self) -> tuple[int, int]:
