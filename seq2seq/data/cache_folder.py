@@ -26,6 +26,9 @@ def cached(target: Path, what: str, *, build: Callable[[Path], Any], read: Calla
     Args:
         build: Writes the files of the empty folder; one process builds while others wait.
         read: Opens these files.
+
+    Raises:
+        ValueError: The folder cannot be written or replaced, or `build` raises it.
     """
 
     def build_with_sizes(folder: Path) -> None:

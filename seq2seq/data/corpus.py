@@ -73,7 +73,11 @@ class Corpus(NamedTuple):
 
 
 def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
-    """Read, clean and split a corpus, or memory-map the result of an earlier call with the same data and settings."""
+    """Read, clean and split a corpus, or memory-map the result of an earlier call with the same data and settings.
+
+    Raises:
+        ValueError: A file cannot be read, a split is empty, or training has too few pairs to hold some out.
+    """
     fingerprint = corpus_fingerprint(settings)
     # Named by its content: other data or settings get another folder
     folder = cache_dir / f"text-{fingerprint}"

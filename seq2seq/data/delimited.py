@@ -37,6 +37,9 @@ def csv_pairs(path: Path, columns: LanguageColumns, *, delimiter: str = "") -> I
 
     Args:
         delimiter: By default the comma, semicolon or tab that fits the file.
+
+    Raises:
+        ValueError: A column is missing, a quote is not closed, or a row has more or fewer fields than the first.
     """
     delimiter = delimiter or _find_delimiter(path, columns)
     remedy = f'a field that holds {delimiter!r} must be in quotes ("...")'
@@ -49,6 +52,9 @@ def tsv_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
 
     The first line names the columns, unless `columns` has numbers; blank lines are not rows. A file is read as CSV if
     its header is in quotes, or if its fields have quotes as a spreadsheet writes them.
+
+    Raises:
+        ValueError: A column is missing, or a row has more or fewer fields than the first.
     """
     head = _sample(_tsv_rows(path))
     first = head[0] if head else []

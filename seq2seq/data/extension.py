@@ -30,7 +30,11 @@ _SPACE = "▁"
 def extend_tokenizer(
     old: Tokenizer, *, src_lines: Iterable[str], tgt_lines: Iterable[str], settings: TokenizerSettings
 ) -> Tokenizer:
-    """Add the tags that `old` lacks, and up to `settings.extend` pieces a model; deterministic to the byte."""
+    """Add the tags that `old` lacks, and up to `settings.extend` pieces a model; deterministic to the byte.
+
+    Raises:
+        ValueError: The tokenizer is of an imported model, whose vocabulary is apart from its models.
+    """
     state = old.to_state()
     if isinstance(old.tgt, VocabularyProcessor | MosesBpe):
         raise ValueError(
@@ -115,6 +119,9 @@ def origins(old: Tokenizer, new: Tokenizer) -> dict[str, list[Sequence[int]]]:
 
     They are the id of the same piece or special symbol, or the pieces into which `old` cuts a new piece. A new tag
     stands for all old tags or, without any, for all ids. Patches of images, which do not change, are left out.
+
+    Raises:
+        ValueError: `new` does not extend `old`.
     """
     remedy = "leave tokenizer.model out, or extend the checkpoint's tokenizer, with all its pieces in place"
     if (old.joint, old.patches) != (new.joint, new.patches):

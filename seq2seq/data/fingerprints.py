@@ -19,6 +19,9 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
     """Hash the raw data, every setting that decides the text, and the code's version, as 16 hexadecimal digits.
 
     Rules on lengths are left out: they apply to encoded pairs, and leave the text unchanged.
+
+    Raises:
+        ValueError: A file of the settings is missing.
     """
     clean = settings.clean
     # A change of these parts renames all cache folders

@@ -29,6 +29,9 @@ def json_pairs(path: Path, columns: LanguageColumns) -> Iterator[tuple[str, str]
     """Read pairs from JSON lines, one object a line, or from one array of objects; null is an empty line.
 
     An object has the texts under its columns, or under `translation` as in the WMT schema.
+
+    Raises:
+        ValueError: A line is not a JSON object, a text is not a string, or no object of the first block has a column.
     """
     src, tgt = columns.both
     missing = [src, tgt]

@@ -19,6 +19,9 @@ def language_of(text: str) -> tuple[str, float] | None:
 
     Returns:
         A code as of ISO 639-1 where the language has one, such as ("de", 0.98).
+
+    Raises:
+        MissingPackageError: The package is not installed.
     """
     if not any(map(str.isalpha, text)):
         return None

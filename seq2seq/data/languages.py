@@ -136,7 +136,11 @@ def source_languages(meta: Mapping[str, Any], tokenizer: Tokenizer) -> list[str]
 def tags_of(
     meta: Mapping[str, Any], tokenizer: Tokenizer, tgt_lang: str | None = None, src_lang: str | None = None
 ) -> Tags:
-    """Return the tags of a translation, by default between the languages of `meta`; none for a model without tags."""
+    """Return the tags of a translation, by default between the languages of `meta`; none for a model without tags.
+
+    Raises:
+        ValueError: The model does not translate between these languages.
+    """
     source, target = src_lang or str(meta["src_lang"]), tgt_lang or str(meta["tgt_lang"])
     sources = source_languages(meta, tokenizer)
     for wanted, known, word in ((target, target_languages(meta), "to"), (source, sources, "from")):

@@ -160,6 +160,9 @@ def read_merges(text: str) -> tuple[list[tuple[str, str]], bool]:
 
     Returns:
         The pairs, and the value of `whole_ends`.
+
+    Raises:
+        ValueError: A line is not a pair.
     """
     lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")
     version = ""
@@ -176,7 +179,11 @@ def read_merges(text: str) -> tuple[list[tuple[str, str]], bool]:
 
 
 def read_dictionary(text: str) -> list[str]:
-    """Parse a dictionary of fairseq: a word and its count a line, in the order of the ids."""
+    """Parse a dictionary of fairseq: a word and its count a line, in the order of the ids.
+
+    Raises:
+        ValueError: A line is not a word and a count.
+    """
     words = []
     for line in text.replace("\r\n", "\n").rstrip("\n").split("\n"):
         word, _, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")

@@ -45,7 +45,11 @@ class NamedCorpus:
         return f"{self.corpus.src}-{self.corpus.tgt}"
 
     def tag_ids(self, tokenizer: Tokenizer) -> Tags:
-        """Return the tags of its sources and targets as ids; raise ValueError if the tokenizer lacks one."""
+        """Return the tags of its sources and targets as ids; raise ValueError if the tokenizer lacks one.
+
+        Raises:
+            ValueError: The tokenizer lacks one.
+        """
         own = language_tag(self.corpus.tgt)
         if not (tokenizer.tags_targets and own in self.tags):
             return Tags(tokenizer.tag_ids(self.tags), [])
@@ -70,6 +74,9 @@ def parts_of(data: DataSettings) -> list[NamedCorpus]:
     """List the corpora of the `data` section: `data.train`, named "train", if it is set, then all of `data.corpora`.
 
     An entry inherits the settings of the section except its files; "train" may have an entry too, for its weight.
+
+    Raises:
+        ValueError: An entry is wrong, or the corpora cannot be mixed.
     """
     entries = dict(data.corpora or {})
     if data.train is not None or not entries:

@@ -48,7 +48,11 @@ class DataPlan:
         cache_dir: Path,
         parts: Sequence[NamedCorpus] | None = None,
     ) -> DataPlan:
-        """Combine the sections `data` and `tokenizer`."""
+        """Combine the sections `data` and `tokenizer`.
+
+        Raises:
+            ValueError: A corpus cannot be read, or two settings exclude each other.
+        """
         if tokenizer.patches and (data.context or any(dataclasses.astuple(data.augment))):
             raise ValueError("data.augment and data.context are for text, and the source is images: leave them out")
         if parts is None:

@@ -20,7 +20,11 @@ from seq2seq.system.errors import LineError
 
 
 def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir: Path) -> tuple[NamedCorpus, ...]:
-    """Check languages, files, columns, direction and ready models of all corpora; return them, or raise ValueError."""
+    """Check languages, files, columns, direction and ready models of all corpora; return them, or raise ValueError.
+
+    Raises:
+        ValueError: Something is missing or looks swapped; the message says what to change.
+    """
     parts = tuple(parts_of(data))
     for part in parts:
         with naming(part.name):
@@ -40,6 +44,9 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Pairs:
 
     Returns:
         The first pairs of the first split; empty for a remote corpus.
+
+    Raises:
+        ValueError: Something is missing or looks swapped; the message says what to change.
     """
     _check_languages(settings)
     if settings.train is None and "train" in settings.splits:

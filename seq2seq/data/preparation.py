@@ -70,7 +70,11 @@ class PreparedData:
     folders: Mapping[str, Path]
 
     def split(self, name: str) -> PairDataset:
-        """Return an encoded split; raise ValueError if the name is unknown, or the split is streamed."""
+        """Return an encoded split; raise ValueError if the name is unknown, or the split is streamed.
+
+        Raises:
+            ValueError: The name is unknown, or the split is streamed.
+        """
         if name not in SPLITS:
             raise ValueError(f"split {name!r}: choose one of {', '.join(SPLITS)}")
         if name not in self.splits:
@@ -119,7 +123,11 @@ class PreparedData:
         return replace(self, plan=replace(self.plan, max_tokens=max_tokens))
 
     def cut(self, world_size: int = 1) -> UpdateCut | None:
-        """Return how updates are cut into micro-batches; None if settings count micro-batches instead of tokens."""
+        """Return how updates are cut into micro-batches; None if settings count micro-batches instead of tokens.
+
+        Raises:
+            ValueError: The longest pair exceeds a micro-batch.
+        """
         plan = self.plan
         if plan.data.batch_tokens is None:
             return None

@@ -21,6 +21,9 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
 
     Args:
         streaming: Read remote data without downloading it first.
+
+    Raises:
+        ValueError: A file is missing or damaged, a column is missing, or the network is unavailable.
     """
     columns = LanguageColumns(settings.src, settings.tgt, settings.columns)
     # Names for messages: two files, or the data and a language
@@ -53,6 +56,9 @@ def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "tra
 
     Returns:
         At most `size` source lines and target lines; none for a remote split.
+
+    Raises:
+        ValueError: A file or a column is missing, or a file is damaged at its beginning.
     """
     if settings.path:
         if repository_of(split, settings):

@@ -48,7 +48,11 @@ class LanguageColumns(NamedTuple):
 
     @property
     def both(self) -> tuple[str | int, str | int]:
-        """Columns of source and target; ValueError if they are the same, of two kinds, or negative."""
+        """Columns of source and target; ValueError if they are the same, of two kinds, or negative.
+
+        Raises:
+            ValueError: They are the same column, a name and a number, or a negative number.
+        """
         src, tgt = ((self.names or {}).get(language, language) for language in (self.src, self.tgt))
         given = f"data.columns={{{self.src}: {src}, {self.tgt}: {tgt}}}"
         if src == tgt:
@@ -104,7 +108,11 @@ def one_line(text: str) -> str:
 
 
 def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
-    """Read pairs from two files, line by line."""
+    """Read pairs from two files, line by line.
+
+    Raises:
+        ValueError: The files have different numbers of lines, which the message gives.
+    """
     # After the end of one file, its lines are None
     lines = itertools.zip_longest(read_lines(src), read_lines(tgt))
     count = 0
@@ -132,7 +140,11 @@ def arrow_tables(dataset: Any) -> Iterator[pa.Table]:
 
 @in_blocks
 def table_pairs(tables: Iterable[pa.Table], columns: LanguageColumns, where: str) -> Iterator[tuple[str, str]]:
-    """Read pairs from Arrow tables in the WMT schema (translation: {de, en}) or with flat columns (de, en)."""
+    """Read pairs from Arrow tables in the WMT schema (translation: {de, en}) or with flat columns (de, en).
+
+    Raises:
+        ValueError: A table lacks a language.
+    """
     names = columns.both
     for table in tables:
         # The schema may differ between the files of a pattern
@@ -189,7 +201,11 @@ def strings(table: pa.Table, path: tuple[str, ...]) -> Iterator[str]:
 
 
 def parquet_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
-    """Read pairs from a parquet file as `table_pairs` does, without reading its other columns."""
+    """Read pairs from a parquet file as `table_pairs` does, without reading its other columns.
+
+    Raises:
+        ValueError: The file is not parquet, is damaged, or lacks a language.
+    """
     pa = require("pyarrow", "a parquet file", extra="train")
     import pyarrow.parquet as pq
 

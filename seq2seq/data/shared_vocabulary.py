@@ -70,6 +70,9 @@ class VocabularyProcessor(Numbered, spm.SentencePieceProcessor):
     """SentencePiece model whose pieces are numbered by a vocabulary; pieces that the vocabulary lacks are unk.
 
     Text for which the model has no piece may still be a piece of the vocabulary, which the other side's model has.
+
+    Raises:
+        ValueError: The vocabulary is damaged.
     """
 
     def __init__(self, model: bytes, vocabulary: bytes) -> None:

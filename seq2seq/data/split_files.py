@@ -48,6 +48,9 @@ def find_files(split: str, settings: CorpusSettings) -> tuple[str, list[str]]:
     `data.train` may be a prefix (`corpus/train` finds corpus/train.de and corpus/train.en.xz; so does corpus/train.de),
     a list [source, target], a mapping {de: path, en: path}, or files that hold both sides (a path, a pattern with *, or
     a hf:// address).
+
+    Raises:
+        ValueError: A file is missing, or the two files of a list look swapped.
     """
     location = settings.place(split)
     name = f"data.{split}"

@@ -98,6 +98,9 @@ class PairStream(IterableDataset):
         text: The text; its rule `duplicates` is ignored.
         max_tokens: Highest cost of a batch, as in `token_batches`.
         cut: Cuts updates of such batches into micro-batches; None leaves them whole.
+
+    Raises:
+        ValueError: While iterating: no pair is left after cleaning.
     """
 
     text: TrainingStream

@@ -109,7 +109,11 @@ def name_of(place: str | Path | Stream) -> str:
 
 
 def open_bytes(place: str | Path | Stream) -> io.BufferedReader:
-    """Open a file or an unread stream, and decompress it if its first bytes say so."""
+    """Open a file or an unread stream, and decompress it if its first bytes say so.
+
+    Raises:
+        ValueError: Its suffix names a compression that its first bytes lack.
+    """
     name = name_of(place)
     file: Any = open(place, "rb") if isinstance(place, str | Path) else place  # noqa: SIM115
     if not hasattr(file, "peek"):
@@ -124,7 +128,11 @@ def open_bytes(place: str | Path | Stream) -> io.BufferedReader:
 
 
 def open_text(place: str | Path | Stream) -> io.BufferedReader:
-    """Open text as `open_bytes` does; a test set in SGM or XML is read as its segments, one a line."""
+    """Open text as `open_bytes` does; a test set in SGM or XML is read as its segments, one a line.
+
+    Raises:
+        ValueError: It is in UTF-16 or UTF-32, is not text, or is markup without segments.
+    """
     file = open_bytes(place)
     name = name_of(place)
     head = file.peek(1 << 12)[: 1 << 12]
@@ -253,7 +261,11 @@ def decode_line(line: RawLine) -> tuple[str, bool]:
 
 
 def read_lines(place: str | Path | Stream) -> Iterator[str]:
-    """Read the lines of a file or stream by `open_text`, with U+FFFD for bytes that are not UTF-8."""
+    """Read the lines of a file or stream by `open_text`, with U+FFFD for bytes that are not UTF-8.
+
+    Raises:
+        ValueError: It is damaged, is not text, or has a line of more than `LONGEST_LINE` bytes.
+    """
     for line in split_lines(read_blocks(open_text(place)), LONGEST_LINE, refused_as=name_of(place)):
         assert line
         yield decode_line(line)[0]

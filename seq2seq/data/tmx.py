@@ -38,6 +38,9 @@ def tmx_pairs(path: Path, columns: LanguageColumns) -> Iterator[tuple[str, str]]
     A language is found by its exact code or, if a unit lacks it, by its first variant (`de` finds de-DE). Formatting
     codes (bpt, ept, ph, it, ut) are dropped with their content, and the text in other inline elements stays. Line
     breaks become spaces, as do codes that stand for a break between two letters.
+
+    Raises:
+        ValueError: The file is not well-formed XML, declares entities, or lacks a language.
     """
     src, tgt = (str(name).lower().replace("_", "-") for name in columns.both)
     seen: dict[str, None] = {}

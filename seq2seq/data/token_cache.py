@@ -92,7 +92,11 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: PairEncoder, nu
 
 
 def read_ids(folder: Path) -> Encoded:
-    """Memory-map both sides from a folder of `write_ids`; pages are read on use, and shared by processes."""
+    """Memory-map both sides from a folder of `write_ids`; pages are read on use, and shared by processes.
+
+    Raises:
+        ValueError: The files do not belong together.
+    """
     types = json.loads((folder / "meta.json").read_text())
     sides = []
     for side in SIDES:

@@ -155,7 +155,11 @@ class Tokenizer:
         return rows
 
     def tag_ids(self, tags: Iterable[str]) -> list[int]:
-        """Look up source pieces that stand for no text, such as language tags; raise ValueError if one is missing."""
+        """Look up source pieces that stand for no text, such as language tags; raise ValueError if one is missing.
+
+        Raises:
+            ValueError: The model lacks one, or the source is images.
+        """
         ids = {tag: int(self.src.piece_to_id(tag)) for tag in tags}
         if ids and self.patches:
             raise ValueError(f"images take no tags ({', '.join(ids)})")
@@ -277,7 +281,11 @@ def make_tokenizer(models: Sequence[bytes], settings: TokenizerSettings) -> Toke
 
 
 def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
-    """Load the ready-made tokenizer that `settings` name."""
+    """Load the ready-made tokenizer that `settings` name.
+
+    Raises:
+        ValueError: They name no model, a file is not a SentencePiece model, or two models differ in their special ids.
+    """
     models = [read_file(path) for path in settings.ready_models]
     try:
         return make_tokenizer(models, settings)

@@ -45,7 +45,11 @@ class UpdateCut:
 
     @classmethod
     def of(cls, batch_tokens: int, *, max_tokens: int, longest: int, world_size: int = 1) -> UpdateCut:
-        """Choose the fewest micro-batches of at most `max_tokens`, equally many for each rank."""
+        """Choose the fewest micro-batches of at most `max_tokens`, equally many for each rank.
+
+        Raises:
+            ValueError: The longest pair exceeds `max_tokens`.
+        """
         widest = int(padded_width(max(1, longest)))
         if widest > max_tokens:
             raise ValueError(
@@ -97,7 +101,11 @@ class UpdateCut:
 
 
 def exactly(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
-    """Return `count` batches: halve the fullest if there are fewer, leave out the last if there are more."""
+    """Return `count` batches: halve the fullest if there are fewer, leave out the last if there are more.
+
+    Raises:
+        ValueError: There are fewer rows than `count`.
+    """
     batches = batches[:count]
     if (total := sum(map(len, batches))) < count:
         raise ValueError(f"{total} sentences cannot be cut into {count} batches: raise data.max_tokens, or add data")

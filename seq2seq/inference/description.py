@@ -28,7 +28,11 @@ def write_description(folder: Path, meta: dict[str, Any], tokenizer: Tokenizer, 
 
 
 def read_description(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read config.json of a folder of ONNX graphs: the model's description with its tokenizer, and its other values."""
+    """Read config.json of a folder of ONNX graphs: the model's description with its tokenizer, and its other values.
+
+    Raises:
+        CheckpointError: config.json is missing or damaged, or `export` did not write it for this program.
+    """
     path = folder / CONFIG
     try:
         config = parse_json(read_file(path, MAX_BYTES))

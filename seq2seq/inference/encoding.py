@@ -84,7 +84,11 @@ def begins_word(before: str, after: str) -> bool:
 
 
 def target_ids(tokenizer: Tokenizer, pieces: Sequence[str]) -> tuple[int, ...]:
-    """Look up target pieces; raise ValueError if the vocabulary lacks one."""
+    """Look up target pieces; raise ValueError if the vocabulary lacks one.
+
+    Raises:
+        ValueError: The vocabulary lacks a piece.
+    """
     pieces = [whole_characters(piece) for piece in pieces]
     ids = tuple(int(tokenizer.tgt.piece_to_id(piece)) for piece in pieces)
     for piece, number in zip(pieces, ids, strict=True):

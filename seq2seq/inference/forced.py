@@ -56,6 +56,9 @@ def force(
 
     Args:
         pairs: Ids of sources and targets, each with eos; they are computed as one batch.
+
+    Raises:
+        NotFiniteScoresError: A log-probability is not finite.
     """
     src, src_mask = _padded([source for source, _ in pairs], special.pad, device)
     out, mask = _padded([target for _, target in pairs], special.pad, device)
@@ -99,6 +102,9 @@ def read_attention(
     Args:
         source: Ids with eos.
         target: Ids of the translation, with eos.
+
+    Raises:
+        ValueError: A layer has no weights over the source.
     """
     src, src_mask = _padded([source], special.pad, device)
     given, mask = _padded([[special.bos, *target[:-1]]], special.pad, device)

@@ -61,6 +61,9 @@ class Glossary:
         """Read a file with a term in each line: source, tab, target.
 
         Blank lines, and lines without a tab that begin with #, are skipped; so is a first line `source<TAB>target`.
+
+        Raises:
+            ValueError: A line has no target or further columns, is not UTF-8, or contradicts an earlier line.
         """
         made = cls()
         made._add(_lines(Path(path)))

@@ -60,7 +60,11 @@ class Shortlist:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], tokenizer: Tokenizer) -> Shortlist:
-        """Load a file that `save` has written for this tokenizer; no code in it is executed."""
+        """Load a file that `save` has written for this tokenizer; no code in it is executed.
+
+        Raises:
+            ValueError: The file is not a shortlist, is damaged, or belongs to another tokenizer.
+        """
         arrays, meta = _read(Path(path))
         if meta.get("tokenizer") != tokenizer.fingerprint:
             raise ValueError(
@@ -118,6 +122,9 @@ def make_shortlist(
 
     Returns:
         The shortlist; for a part of the corpus, the share of target pieces in the lists and the mean size of a list.
+
+    Raises:
+        ValueError: Sources are images, or the files have no pairs or different numbers of lines.
     """
     if tokenizer.patches:
         raise ValueError("this checkpoint translates images, whose patches have no shortlist")

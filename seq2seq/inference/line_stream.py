@@ -115,7 +115,12 @@ class LineStream:
         return len(self._notes.failed)
 
     def run(self, source: Stream, sink: Stream) -> None:
-        """Translate until the source ends, and flush after every window."""
+        """Translate until the source ends, and flush after every window.
+
+        Raises:
+            ValueError: The source has fewer lines than its partial output, or more or fewer lines than the prefixes
+                or phrases.
+        """
         done = self.lines
         line_files = [stream for stream in (self.prefixes, self.phrases) if stream is not None]
         for number in range(1, done + 1):

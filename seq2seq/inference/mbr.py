@@ -23,6 +23,9 @@ def utility(name: str, tokenize: str = "13a") -> Callable[[str, str], float]:
 
     Args:
         tokenize: sacreBLEU's tokenizer for BLEU; 13a would treat a sentence without spaces as one word.
+
+    Raises:
+        ValueError: The utility or the tokenizer is unknown, or the tokenizer needs a package that is not installed.
     """
     # Slow imports
     from sacrebleu.metrics.bleu import BLEU

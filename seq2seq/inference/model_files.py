@@ -24,7 +24,11 @@ _GPU = re.compile(r"cuda(?::(0|[1-9][0-9]*))?")  # cuda, cuda:0, cuda:1, ...
 
 
 def locate(name: str | os.PathLike[str]) -> Path:
-    """Return the file or folder of a model; fetch it if `name` is not a path but reads as owner/name on the hub."""
+    """Return the file or folder of a model; fetch it if `name` is not a path but reads as owner/name on the hub.
+
+    Raises:
+        CheckpointError: The hub has no such repository, or cannot be reached.
+    """
     text = os.fspath(name)
     # The names that the hub allows; owner/name@revision chooses a revision
     match = re.fullmatch(r"(\w[\w.-]*/\w[\w.-]*?)(?:@([\w./-]+))?", text)
@@ -45,7 +49,11 @@ def locate(name: str | os.PathLike[str]) -> Path:
 
 
 def choose_device(name: str) -> str:
-    """Resolve `auto` to the GPU if there is one; raise ValueError for a device that is not there."""
+    """Resolve `auto` to the GPU if there is one; raise ValueError for a device that is not there.
+
+    Raises:
+        ValueError: The name is not a device, or the GPU is missing.
+    """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
@@ -65,7 +73,11 @@ def runs_on_cpu_alone(path: Path) -> bool:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Load the tokenizer alone of a checkpoint or an exported folder, or raise CheckpointError."""
+    """Load the tokenizer alone of a checkpoint or an exported folder, or raise CheckpointError.
+
+    Raises:
+        CheckpointError: The file or folder cannot be used.
+    """
     meta = read_description(path)[0] if runs_on_cpu_alone(path) else checkpoint.read_description(path)
     return checkpoint.load_tokenizer(meta, path)
 
@@ -77,6 +89,10 @@ def load_model(path: Path, *, device: str, dtype: str = "float32", trust: Sequen
         device: An available device.
         dtype: Number format of the parameters, one of DTYPES.
         trust: Packages besides this one whose mixers may be named.
+
+    Raises:
+        CheckpointError: The file or folder cannot be used.
+        ValueError: ONNX graphs cannot run on this device or in this format, or the format is unknown.
     """
     if not runs_on_cpu_alone(path):
         loaded = checkpoint.load(path, device=device, trust=trust)

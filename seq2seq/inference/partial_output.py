@@ -74,6 +74,9 @@ def resumable_file(path: Path, *, made_by: Mapping[str, Any]) -> Iterator[Partia
 
     Args:
         made_by: Options and files on which the output depends, as JSON values.
+
+    Raises:
+        ValueError: The output is not a regular file, was made with other options, or another process writes it.
     """
     # Not every system has fcntl; imported here, so that the rest of the program runs without it
     import fcntl

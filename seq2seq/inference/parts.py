@@ -87,6 +87,9 @@ class LineCutter:
         max_len: Ids of the longest source, tags and eos included.
         note: Called for a line that is cut for its length, that is not translated as a whole, that fails, or that
             `keep` leaves whole though `auto` would cut it.
+
+    Raises:
+        ValueError: The mode is unknown.
     """
 
     tokenizer: Tokenizer

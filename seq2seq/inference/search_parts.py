@@ -70,7 +70,11 @@ def choose_selection(
     mbr: str | None,
     constrained: bool,
 ) -> Selection | None:
-    """Return how a search selects hypotheses; None selects by the settings alone."""
+    """Return how a search selects hypotheses; None selects by the settings alone.
+
+    Raises:
+        ValueError: The options cannot be combined.
+    """
     if mbr and not sampling:
         raise ValueError(f"mbr={mbr} compares samples with each other, so it needs sampling")
     require_one_group(settings, sampling, phrases=constrained)

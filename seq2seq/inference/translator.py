@@ -444,6 +444,9 @@ class Translator:
         """Return a translator between two languages of the checkpoint, which shares the model.
 
         A glossary is one of two languages, so the translator between others has none.
+
+        Raises:
+            ValueError: The checkpoint does not translate between them.
         """
         if (src_lang, tgt_lang) == (self.src_lang, self.tgt_lang):
             return self

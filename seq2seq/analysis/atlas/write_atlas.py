@@ -20,8 +20,10 @@ from seq2seq.system.canvas import require_matplotlib
 from seq2seq.system.files import write_json, write_text
 from seq2seq.system.stdio import print_error
 
-# Points of the relation graph (Han et al. 2022) that are a setting of a mixer, and no file of conf/mixer/self.
+# Points that are a setting of a mixer, and no file of conf/mixer/self.
 VARIANTS = (
+    *("relu_attention+weights=plain_relu", "nonlocal+pairwise=tanh_concatenation", "relative+biases=false"),
+    *("postconv_attention+of=scores", "preconv_attention+before=full", "quadratic+padding=zeros"),
     *("conv+dilation=3", "conv+groups=2", "conv+hidden_dim=3", "conv+circular=true"),
     *("lowrank_mlp+mix_channels=true", "pyramid+learned=true", "resolutions+resolutions=[1,3]+kernel_size=5"),
     "relative_bias+multiplied=true",

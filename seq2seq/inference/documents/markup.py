@@ -85,7 +85,11 @@ def collect(pieces: Pieces, found: Iterable[Event], inline: re.Pattern[str]) -> 
 
 
 def checked(content: str) -> str:
-    """Return XML, in which CDATA is plain text; raise ValueError if it is not well-formed, or declares entities."""
+    """Return XML, in which CDATA is plain text; raise ValueError if it is not well-formed, or declares entities.
+
+    Raises:
+        ValueError: It is not, or does.
+    """
 
     def refuse(name: str, *_: object) -> None:
         raise ValueError(f"it declares the entity {name!r}; for safety, entities that a file declares are not read")

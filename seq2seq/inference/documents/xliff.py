@@ -18,7 +18,11 @@ _SENTENCE = re.compile(r"""\smtype\s*=\s*["']seg["']""")
 
 
 def translate_xliff(content: str, translate: Translate, language: str) -> str:
-    """Fill the empty or missing targets of XLIFF 1 or 2; set their states, and the language if it is missing."""
+    """Fill the empty or missing targets of XLIFF 1 or 2; set their states, and the language if it is missing.
+
+    Raises:
+        ValueError: It is not XML, declares entities, or has another target language.
+    """
     content = checked(content)
     found: list[Segment] = []
     old = False

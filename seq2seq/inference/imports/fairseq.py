@@ -62,6 +62,9 @@ def read(path: Path, languages: Languages) -> Published:
 
     Args:
         path: The file, or its folder if it has only one.
+
+    Raises:
+        ValueError: A file is missing or damaged, or the model cannot be expressed.
     """
     file = path if path.is_file() else _only_checkpoint(path)
     folder = file.parent

@@ -50,7 +50,11 @@ def recognizes(folder: Path) -> bool:
 
 
 def read(folder: Path, languages: shared.Languages) -> shared.Published:
-    """Read a folder of M2M100ForConditionalGeneration with NllbTokenizer or M2M100Tokenizer."""
+    """Read a folder of M2M100ForConditionalGeneration with NllbTokenizer or M2M100Tokenizer.
+
+    Raises:
+        ValueError: A file is missing or damaged, or the model cannot be expressed.
+    """
     config = read_json(shared.file_in(folder, "config.json"))
     if config.get("model_type") == "nllb-moe":
         raise ValueError(f"{folder}: is a mixture of experts (nllb-moe); only dense models are expressed here")

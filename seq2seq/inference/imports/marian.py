@@ -35,7 +35,11 @@ def recognizes(folder: Path) -> bool:
 
 
 def read(folder: Path, languages: Languages) -> Published:
-    """Read a folder of MarianMTModel and MarianTokenizer."""
+    """Read a folder of MarianMTModel and MarianTokenizer.
+
+    Raises:
+        ValueError: A file is missing or damaged, or the model cannot be expressed.
+    """
     config = read_json(file_in(folder, "config.json"))
     about = read_json_or_none(folder / "tokenizer_config.json") or {}
     sides = {

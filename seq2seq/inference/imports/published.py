@@ -20,7 +20,11 @@ _PICKLED = ("fairseq",)
 
 
 def family_of(folder: Path) -> str:
-    """Return the name of the family of a folder or file, or raise ValueError if it is of no known family."""
+    """Return the name of the family of a folder or file, or raise ValueError if it is of no known family.
+
+    Raises:
+        ValueError: The folder is of no known family.
+    """
     found = next((name for name, family in FAMILIES.items() if family.recognizes(folder)), None)
     if found is None:
         raise ValueError(
@@ -44,6 +48,10 @@ def imported(
         src_lang: The source language, if the folder does not tell.
         tgt_lang: The target language or, for a model of several, the one that is translated to by default.
         trust: Read a family whose files are pickled objects.
+
+    Raises:
+        ValueError: The folder is of no known family, lacks a file, holds a model that cannot be expressed, or is not
+            trusted.
     """
     family = family or family_of(folder)
     if family in _PICKLED and not trust:

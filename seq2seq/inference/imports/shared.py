@@ -66,6 +66,9 @@ class Languages(NamedTuple):
             tgt: Its target language.
             tagged: Target languages that have tags; the target language is one of them.
             sources: Source languages that have tags, likewise.
+
+        Raises:
+            ValueError: A language is unknown.
         """
         source = _tagged(folder, "source", "--src-lang", self.src or src, sources)
         target = _tagged(folder, "target", "--tgt-lang", self.tgt or tgt, tagged)
@@ -89,7 +92,11 @@ def _tagged(folder: Path, side: str, option: str, given: str | None, tagged: Seq
 
 
 def file_in(folder: Path, name: str) -> Path:
-    """Return the path of a file that the model needs, or raise ValueError if it is missing."""
+    """Return the path of a file that the model needs, or raise ValueError if it is missing.
+
+    Raises:
+        ValueError: The file is missing.
+    """
     path = folder / name
     if not path.is_file():
         raise ValueError(f"{folder}: has no file {name}, which the model needs; copy the whole folder")
@@ -97,12 +104,20 @@ def file_in(folder: Path, name: str) -> Path:
 
 
 def read_piece_model(folder: Path, name: str) -> bytes:
-    """Read a SentencePiece model; raise ValueError if it is missing or too large."""
+    """Read a SentencePiece model; raise ValueError if it is missing or too large.
+
+    Raises:
+        ValueError: The file is missing or too large.
+    """
     return read_file(file_in(folder, name), MAX_TOKENIZER)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Read the weights that Transformers stores, as safetensors or as a file of torch, in one or more files."""
+    """Read the weights that Transformers stores, as safetensors or as a file of torch, in one or more files.
+
+    Raises:
+        ValueError: There are none, or they are damaged.
+    """
     for name in ("model.safetensors", "pytorch_model.bin"):
         index = folder / f"{name}.index.json"
         names = [name] if (folder / name).is_file() else []
@@ -131,7 +146,11 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def take(weights: dict[str, Tensor], name: str) -> Tensor:
-    """Remove a weight and return it; raise ValueError if no weight has that name."""
+    """Remove a weight and return it; raise ValueError if no weight has that name.
+
+    Raises:
+        ValueError: No weight has that name.
+    """
     if name not in weights:
         raise ValueError(f"its weights lack {name}")
     return weights.pop(name)
@@ -185,7 +204,11 @@ def take_layer(
 
 
 def take_tables(theirs: dict[str, Tensor], *, tie: str, folder: Path) -> dict[str, Tensor]:
-    """Remove the tables of embeddings in the names of Transformers; return them by our names."""
+    """Remove the tables of embeddings in the names of Transformers; return them by our names.
+
+    Raises:
+        ValueError: There is none.
+    """
     shared = theirs.pop("model.shared.weight", None)
     tables = {name: theirs.pop(name, shared) for name in _TABLES}
     # A file may hold a tied table under any of its names
@@ -223,7 +246,11 @@ def attention_slots(config: Mapping[str, Any], *, bias: bool) -> dict[str, Any]:
 
 
 def transformer_settings(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the settings of the section `model` that Transformers' config.json has for all families."""
+    """Return the settings of the section `model` that Transformers' config.json has for all families.
+
+    Raises:
+        ValueError: A value cannot be expressed.
+    """
     activation = config["activation_function"]
     if activation not in ACTIVATIONS:
         raise ValueError(f"{folder}: activation_function {activation} is not known; known are {', '.join(ACTIVATIONS)}")

@@ -45,6 +45,9 @@ def read_torch_pickle(path: Path) -> dict[str, Any]:
 
     torch's own reader for `weights_only` decides what is allowed. It imports nothing, and calls only the functions that
     rebuild tensors, plain containers, and `StandIn`.
+
+    Raises:
+        ValueError: The file is damaged, or names anything else; the message is one line.
     """
     try:
         stand_ins: list[Any] = [(StandIn, name) for name in _TYPES]

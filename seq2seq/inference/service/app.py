@@ -120,7 +120,11 @@ class Service:
         return self.batcher.thread.is_alive() and not self.batcher.closed
 
     async def translate(self, request: Request) -> Response | None:
-        """Answer a request, or raise RefusedError; None if the client has left."""
+        """Answer a request, or raise RefusedError; None if the client has left.
+
+        Raises:
+            RefusedError: The request cannot be served.
+        """
         limits = self.limits
         if not self.ready:
             raise RefusedError(503, "the service is stopping", close=True)
@@ -209,7 +213,12 @@ class Service:
             self.batcher.abandon(entries)
 
     async def fields(self, request: Request) -> dict[str, Any]:
-        """Read the fields of a request, JSON or a form, and check its key; raise RefusedError or ClientDisconnect."""
+        """Read the fields of a request, JSON or a form, and check its key; raise RefusedError or ClientDisconnect.
+
+        Raises:
+            RefusedError: The body cannot be read, or the key is missing or wrong.
+            ClientDisconnect: The client has left.
+        """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         is_form = kind in _FORMS or (not kind and "q" in request.query_params)
         if not is_form and kind != "application/json":

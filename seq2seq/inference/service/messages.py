@@ -247,7 +247,11 @@ class Options(NamedTuple):
 
 
 def parsed(body: bytes) -> dict[str, Any]:
-    """Parse JSON; raise RefusedError if it is no JSON (400) or no object (422)."""
+    """Parse JSON; raise RefusedError if it is no JSON (400) or no object (422).
+
+    Raises:
+        RefusedError: 400 if the body is not JSON, 422 if the JSON is not an object.
+    """
     try:
         given = from_json(body)
     except ValueError as error:
@@ -258,7 +262,11 @@ def parsed(body: bytes) -> dict[str, Any]:
 
 
 def checked(form: type[Form], given: dict[str, Any]) -> Form:
-    """Check the fields of a request; raise RefusedError (422) if they are not of this form."""
+    """Check the fields of a request; raise RefusedError (422) if they are not of this form.
+
+    Raises:
+        RefusedError: 422 if they are no request of this form.
+    """
     known = list(form.model_fields)
     for name in given:
         if name not in known and form.model_config.get("extra") == "forbid":
@@ -287,7 +295,12 @@ def _json(value: Any) -> str:
 
 
 def texts_of(request: TranslateRequest, limits: ServiceSettings) -> list[Text]:
-    """Return the texts of a request, each with its prefix and its phrases; raise RefusedError beyond the limits."""
+    """Return the texts of a request, each with its prefix and its phrases; raise RefusedError beyond the limits.
+
+    Raises:
+        RefusedError: 422 for no text at all, or unless there is a prefix and a list of phrases for each text; 413 for
+            too many texts, or if they are too long.
+    """
     texts = [request.text] if isinstance(request.text, str) else request.text
     if request.stream and (request.prefixes or request.phrases):
         raise RefusedError(422, "stream: prefixes and phrases belong to whole texts; leave them or stream out")
@@ -321,7 +334,11 @@ def texts_of(request: TranslateRequest, limits: ServiceSettings) -> list[Text]:
 def chosen_options(
     request: TranslateRequest, defaults: SearchSettings, languages: tuple[str, str], limits: ServiceSettings
 ) -> Options:
-    """Complete a request's options with the service's own; raise RefusedError (422) for what is not allowed."""
+    """Complete a request's options with the service's own; raise RefusedError (422) for what is not allowed.
+
+    Raises:
+        RefusedError: 422 for options that the model or the service does not allow, or that cannot be combined.
+    """
     names = (*_OPTIONS, "samples", "mbr")
     given = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
     constrained = any(request.phrases or ())

@@ -32,6 +32,9 @@ class Models:
     Args:
         loaders: For each name a function that loads the translator.
         most: Bytes of loaded models; beyond, the least recently used ones leave memory. One model always fits.
+
+    Raises:
+        ValueError: A model cannot be loaded.
     """
 
     def __init__(self, loaders: Mapping[str, Callable[[], Translator]], *, most: float = float("inf")) -> None:

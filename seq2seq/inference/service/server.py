@@ -25,7 +25,11 @@ _LAST_SECONDS = 5
 
 
 def bound_socket(limits: ServiceSettings) -> socket.socket:
-    """Bind the service's address, without listening on it yet; raise ValueError if it cannot be used."""
+    """Bind the service's address, without listening on it yet; raise ValueError if it cannot be used.
+
+    Raises:
+        ValueError: The address cannot be used.
+    """
     try:
         found = socket.getaddrinfo(limits.host, limits.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]

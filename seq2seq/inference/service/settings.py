@@ -10,7 +10,11 @@ from seq2seq.settings.declare import Section, setting
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServiceSettings(Section):
-    """Address and limits of a translation service."""
+    """Address and limits of a translation service.
+
+    Raises:
+        ValueError: A value is outside its range.
+    """
 
     section: ClassVar[str] = "service"
 

@@ -79,7 +79,11 @@ def shares(links: Ragged, batch: Batch) -> Tensor:
 
 
 def align_pieces(prepared: PreparedData) -> Ragged:
-    """Link the pieces of the training pairs by the file `data.alignment`, or else by IBM Model 1; see `shares`."""
+    """Link the pieces of the training pairs by the file `data.alignment`, or else by IBM Model 1; see `shares`.
+
+    Raises:
+        ValueError: The file does not belong to the training text.
+    """
     file = prepared.plan.data.alignment
     origin = file_fingerprint(Path(file)) if file else f"{_PAIRS} {_ITERATIONS} {_TENSION}"
     # Rules on lengths choose how many pairs there are
