@@ -20,12 +20,12 @@ class Conv2d(SelfMixer[NoState]):
 
     y_{i,j} = sum_{a,b} W_{a,b} x_{i+a-K//2, j+b-K//2} + b, each W_{a,b} of D x D, zeros outside the grid.
 
-    Position p lies at row p // w, column p % w. It is the layer that attention with K^2 heads can represent (`quadratic`
-    on a grid). As a matrix over positions it is Toeplitz in rows and columns. It mixes positions and channels at once,
-    so it has no projections.
+    Position p lies at row p // w, column p % w. It is the layer that attention with K^2 heads can represent
+    (`quadratic` on a grid). As a matrix over positions it is Toeplitz in rows and columns. It mixes positions and
+    channels at once, so it has no projections.
 
     Args:
-        kernel_size: K taps each way.
+        kernel_side: K taps each way.
         grid_width: Columns w; a source that is a grid replaces it by its own.
 
     Cost:
@@ -39,22 +39,22 @@ class Conv2d(SelfMixer[NoState]):
     # Neighbors at the ends of rows are not neighbors on the grid: on a line the matrix is not Toeplitz
     properties = MixingProperties(sparse=True, linear=True)
 
-    def __init__(self, *, dim: int, causal: bool, kernel_size: int, grid_width: int) -> None:
+    def __init__(self, *, dim: int, causal: bool, kernel_side: int, grid_width: int) -> None:
         super().__init__(dim=dim, causal=causal)
         require_axes(grid_width, causal=causal)
-        self.kernel_size = require_positive(kernel_size, "kernel_size")
+        self.kernel_side = require_positive(kernel_side, "kernel_side")
         self.grid_width = grid_width
-        self.weight = nn.Parameter(torch.empty(dim, dim, kernel_size, kernel_size))  # as conv2d has it
+        self.weight = nn.Parameter(torch.empty(dim, dim, kernel_side, kernel_side))  # as conv2d has it
         self.bias = nn.Parameter(torch.zeros(dim))
         # Each output sums D K^2 products: variance 1 for inputs of variance 1
-        nn.init.normal_(self.weight, std=dim**-0.5 / kernel_size)
+        nn.init.normal_(self.weight, std=dim**-0.5 / kernel_side)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero."""
         mask = real_positions(x, mask)
         grid = to_grid(x.masked_fill(~mask[:, :, None], 0.0), self.grid_width).permute(0, 3, 1, 2)  # (B, D, rows, w)
-        before = self.kernel_size // 2
-        after = self.kernel_size - 1 - before
+        before = self.kernel_side // 2
+        after = self.kernel_side - 1 - before
         y = F.conv2d(F.pad(grid, (before, after, before, after)), self.weight, self.bias)
         return y.flatten(2).transpose(1, 2)[:, : x.shape[1]]  # (B, rows w, D), cut to T
 

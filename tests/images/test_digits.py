@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 pytest.importorskip("sklearn", reason="scikit-learn is not installed (the extra `digits`)")
 
 from benchmarks import digits as benchmark
+from benchmarks import image_heads
 from seq2seq import draw, score, translate
 from seq2seq.data.tokenizer import train_tokenizer
 from seq2seq.images.digits import NAMES, splits
@@ -93,6 +95,32 @@ def test_attention_is_a_linear_classifier_of_the_mean():
         for weight, biases in [(model.model.output.weight[2:].detach(), model.model.output.bias[2:].detach())]
     ]
     torch.testing.assert_close(model(patches), torch.tensor(expected))
+
+
+def test_weights_of_heads_are_what_the_layers_mix_by():
+    """Weights times values, projected, are the layer; a tap has distance 0, uniform weights have 15/16."""
+    x = torch.randn(2, 16, 72)
+    for subject in benchmark.SUBJECTS[:3]:
+        model: Any = subject.make()
+        mixer = model.model.encoder.layers[0].self_mixer
+        weights = image_heads.attention_weights(mixer, x)
+        values = mixer.inner(x)[..., -72:].unflatten(-1, (9, 8)).transpose(1, 2)
+        torch.testing.assert_close(mixer.out((weights @ values).transpose(1, 2).flatten(2)), mixer(x))
+    right = torch.zeros(16, 16)
+    for position in range(16):
+        right[position, position + 1 if position % 4 < 3 else position] = 1.0  # clamped at the border
+    found = image_heads.distance_from_taps(torch.stack([right, torch.full((16, 16), 1 / 16)]), 4)
+    torch.testing.assert_close(found, torch.tensor([0.0, 15 / 16]))
+
+
+@pytest.mark.slow
+def test_the_table_and_figure_of_heads(tmp_path, capsys):
+    command = ["--updates", "2", "--weights", str(tmp_path), "--out", str(tmp_path)]
+    assert benchmark.main(command) == 0
+    figure = tmp_path / "figures" / "heads.png"
+    assert image_heads.main([str(tmp_path), "--figure", str(figure), "--out", str(tmp_path)]) == 0
+    assert figure.is_file()
+    assert capsys.readouterr().out.count("| learned + content |") == 7
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     "local_mlp": [{"window": 4}],
     "resolutions": [{"slot": "encoder", "resolutions": [3]}, {"slot": "encoder", "resolutions": [8, 1]}],
     "retention": [{"norm": False}, {"gate": False}, {"norm": False, "gate": False}],
-    "conv2d": [{"kernel_size": 2}, {"grid_width": 1}, {"kernel_size": 5, "grid_width": 3}],
+    "conv2d": [{"kernel_side": 2}, {"grid_width": 1}, {"kernel_side": 5, "grid_width": 3}],
     "criss_cross": [{"grid_width": 1}, {"grid_width": 3}],
     "interlaced": [{"grid_width": 1}, {"grid_width": 3}],
     "gated_delta": [{"kernel_size": 1, "gate": False}, {"kernel_size": 6}],

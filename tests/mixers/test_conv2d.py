@@ -12,9 +12,9 @@ DIM, ROWS, COLUMNS = 3, 4, 5
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_by_its_equation(size):
+def test_conv2d_by_hand(size):
     """Zeros outside the grid, and at the padding of a sentence that ends within a row."""
-    mixer = Conv2d(dim=DIM, causal=False, kernel_size=size, grid_width=COLUMNS).double()
+    mixer = Conv2d(dim=DIM, causal=False, kernel_side=size, grid_width=COLUMNS).double()
     x = torch.randn(1, ROWS * COLUMNS, DIM, dtype=torch.float64)
     mask = torch.arange(ROWS * COLUMNS)[None] < 18
     y = mixer(x, mask)
@@ -30,7 +30,7 @@ def test_by_its_equation(size):
 
 def test_attention_with_a_head_for_each_tap_is_this_layer_inside_the_grid():
     """The theorem of Cordonnier et al. 2020, with the published sharpness 46."""
-    conv = Conv2d(dim=DIM, causal=False, kernel_size=3, grid_width=COLUMNS).double()
+    conv = Conv2d(dim=DIM, causal=False, kernel_side=3, grid_width=COLUMNS).double()
     attention = Quadratic(
         dim=DIM, causal=False, num_heads=9, head_dim=DIM, center_std=None, grid_width=COLUMNS
     ).double()
@@ -46,4 +46,4 @@ def test_attention_with_a_head_for_each_tap_is_this_layer_inside_the_grid():
 
 def test_it_has_no_past():
     with pytest.raises(ValueError, match="grid_width is encoder-only"):
-        Conv2d(dim=DIM, causal=True, kernel_size=3, grid_width=COLUMNS)
+        Conv2d(dim=DIM, causal=True, kernel_side=3, grid_width=COLUMNS)
