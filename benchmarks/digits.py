@@ -240,14 +240,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], metavar="N", help="one run of each model each (1)")
     parser.add_argument("--held-out", type=int, default=300, metavar="N", help="images to test on (300)")
     parser.add_argument("--weights", type=Path, metavar="DIR", help="keep the trained weights here")
+    names = [subject.name for subject in SUBJECTS]
+    parser.add_argument("--models", nargs="+", choices=names, default=names, metavar="NAME", help=f"{', '.join(names)}")
     options = parser.parse_args(arguments)
+    subjects = [subject for subject in SUBJECTS if subject.name in options.models]
     digits = splits(held_out=options.held_out, seed=1)
     results = []
     # Seeds first: what an interrupted run printed compares all models
-    for seed, subject in itertools.product(options.seeds, SUBJECTS):
+    for seed, subject in itertools.product(options.seeds, subjects):
         results.append(measure(subject, digits, updates=options.updates, seed=seed, weights=options.weights))
         print(json.dumps(results[-1]), file=sys.stderr, flush=True)
-    rows = [_cells([each for each in results if each["model"] == subject.name]) for subject in SUBJECTS]
+    rows = [_cells([each for each in results if each["model"] == subject.name]) for subject in subjects]
     table = markdown_table(HEADER, rows, right=HEADER[1:])
     print(table)
     harness.write(options.out, "digits", {"machine": harness.machine(), "runs": results}, table)

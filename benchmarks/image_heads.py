@@ -192,12 +192,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], metavar="N", help="the figure shows the first (1)")
     parser.add_argument("--held-out", type=int, default=300, metavar="N", help="as of benchmarks.digits (300)")
     parser.add_argument("--figure", type=Path, metavar="FILE")
+    names = [subject.name for subject in SUBJECTS if subject.inputs is patches]
+    parser.add_argument("--models", nargs="+", choices=names, default=names, metavar="NAME", help=f"{', '.join(names)}")
     options = parser.parse_args(arguments)
+    if options.figure and "quadratic" not in options.models:
+        parser.error("--figure shows the centers of quadratic: add it to --models")
     test = splits(held_out=options.held_out, seed=1)["test"]
     x = patches(test)[:IMAGES]
     results: list[dict[str, Any]] = []
     shown: dict[str, tuple[list[Heads], list[Heads]]] = {}
-    for subject in (each for each in SUBJECTS if each.inputs is patches):
+    for subject in (each for each in SUBJECTS if each.name in options.models):
         pairs = []
         for seed in options.seeds:
             before, after = (heads_of(model, x) for model in models(subject, options.weights, seed))

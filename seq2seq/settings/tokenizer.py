@@ -143,12 +143,8 @@ class TokenizerSettings(Section):
         super().__post_init__()
         if self.model and (self.src_model or self.tgt_model):
             raise ValueError("tokenizer.model (one model for both sides) and src_model/tgt_model exclude each other")
-        # SentencePiece would sample no pieces at all
-        if self.type == "word" and self.sampling_alpha > 0 and not self.ready_models:
-            raise ValueError(
-                f"tokenizer.sampling_alpha={self.sampling_alpha}: a word (tokenizer.type=word) has one segmentation; "
-                "set it to 0"
-            )
+        if self.type == "word" and not self.ready_models:
+            self._check_words()
         # With images, only the target has a model.
         if self.patches:
             self._check_images()
@@ -158,6 +154,18 @@ class TokenizerSettings(Section):
             # Path.is_file would raise an error for a name that is too long
             if not os.path.isfile(path):
                 raise ValueError(f"tokenizer model {shown(path)} does not exist: give a SentencePiece .model file")
+
+    def _check_words(self) -> None:
+        # SentencePiece would leave its mark of a space in the text of the bytes, and sample no pieces at all
+        if self.byte_fallback:
+            raise ValueError(
+                "tokenizer.type=word: a word that is not a piece is unknown; set tokenizer.byte_fallback=false"
+            )
+        if self.sampling_alpha > 0:
+            raise ValueError(
+                f"tokenizer.sampling_alpha={self.sampling_alpha}: a word (tokenizer.type=word) has one segmentation; "
+                "set it to 0"
+            )
 
     def _check_images(self) -> None:
         if self.joint:
