@@ -321,7 +321,7 @@ def test_a_piece_is_a_word_if_asked():
     assert words.decode(words.encode_tgt(["maple_tree", "dog cat", "do"])) == ["maple_tree", "dog cat", ""]
     with pytest.raises(ValueError, match=r"largest size that works is 7"):
         train_tokenizer(src_lines=names, tgt_lines=names, settings=replace(options, vocab_size=8))
-    with pytest.raises(ValueError, match="set tokenizer.byte_fallback=false"):
+    with pytest.raises(ValueError, match=r"set tokenizer.byte_fallback=false"):
         replace(options, byte_fallback=True)
     with pytest.raises(ValueError, match=r"sampling_alpha=0.1: .*set it to 0"):
         replace(options, sampling_alpha=0.1)
