@@ -21,7 +21,7 @@ from torch import nn
 
 from benchmarks import images
 from seq2seq import checkpoint, draw, inspect, translate
-from seq2seq.analysis import image_maps, model_report
+from seq2seq.analysis import image_maps, mixing_matrix, model_report
 from seq2seq.data.multi_corpus import parts_of
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
@@ -212,6 +212,17 @@ def test_a_model_of_many_bits_has_a_position_for_each_patch():
     assert memory.shape[1] == grid.length // 4 == int(mask[0].sum())
     padded, wider = model.encoder(*(nn.functional.pad(each, (0, 8)) for each in (ids, torch.ones_like(ids).bool())))
     torch.testing.assert_close(padded[wider], memory[mask], rtol=1e-5, atol=1e-5)
+
+
+def test_matrices_of_a_pyramid_on_colors_have_a_row_for_each_patch():
+    """Also in the later stage, whose matrices are spread over the patches of the image."""
+    grid = PatchGrid(8, 8, 2, 8, 3)
+    sizes = {**SIZES, "src_vocab_size": grid.vocab_size, "patches": {**PATCHES, "width": 8, "channels": 3}}
+    model = build_model(config("mixer=quadratic", *TINY, "model.tie=target", "model.encoder_stages=2", **sizes)).eval()
+    ids = torch.tensor(encode_images(lines(1, grid), grid))
+    views = mixing_matrix.views(model, ids, torch.tensor([[2]]), columns=grid.columns)
+    assert {tuple(view.total.shape) for view in views if view.part == "encoder"} == {(16, 16)}
+    assert {tuple(view.total.shape) for view in views if view.part == "cross"} == {(1, 16)}
 
 
 def test_mixers_on_a_grid_get_its_columns():
