@@ -1,4 +1,4 @@
-"""Draw words as small gray images, one line out for every line in, or a corpus of such images to learn reading."""
+"""Draw words as small gray images, one line out for every line in, or write a corpus of images: words or classes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,12 @@ output is the base64 of a PNG, as `base64 -w0 word.png` makes it; a blank line s
   python -m seq2seq.draw --corpus .cache/drawn_words       # train, valid and test, of .png64 and .en
   python -m seq2seq.draw --digits .cache/digits
   echo 'we left' | python -m seq2seq.draw --frames 3       # "we", moving left in three frames
+  python -m seq2seq.draw --cifar10 cifar-10-binary.tar.gz .cache/cifar10 --held-out 5000
 
 --digits writes scikit-learn's 1,797 handwritten digits, 8 x 8 pixels, with their names as texts.
+
+--cifar10 writes CIFAR-10's color images with the names of their classes: from its binary version, an archive or a
+folder, or from a folder with the hub's parquet files. --held-out training images become the validation images.
 
 --corpus takes words, and pairs of words, of up to 6 letters from the English side of the embedded phrasebook; no text
 is in two of the three parts.
@@ -52,11 +56,13 @@ def _parser() -> Parser:
     corpus = parser.add_mutually_exclusive_group()
     corpus.add_argument("--corpus", type=nonempty, metavar="DIR", help="write a corpus here instead of reading lines")
     corpus.add_argument("--digits", type=nonempty, metavar="DIR", help="write scikit-learn's digits to this folder")
+    text = "write CIFAR-10, which FILES holds, to the folder DIR"
+    corpus.add_argument("--cifar10", nargs=2, type=nonempty, metavar=("FILES", "DIR"), help=text)
     text = "longest text of --corpus, in letters (6)"
     add("--letters", type=whole_number(1, 100), default=6, metavar="N", help=text)
     text = "training images of --corpus (8000)"
     add("--train", type=whole_number(1, MOST_IMAGES), default=8000, metavar="N", help=text)
-    text = "images for validation, and as many for the test (200; also with --digits)"
+    text = "images for validation, and as many for the test (200; also of --digits and --cifar10)"
     add("--held-out", type=positive, default=200, metavar="N", help=text)
     return parser
 
@@ -65,23 +71,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
-    if options.digits:
-        parser.refuse(
-            options, ("height", "width", "frames", "letters", "train"), "has no effect with --digits: leave it out"
-        )
+    if options.digits or options.cifar10:
+        given = "--digits" if options.digits else "--cifar10"
+        of_words = ("height", "width", "frames", "letters", "train")
+        parser.refuse(options, of_words, f"has no effect with {given}: leave it out")
     elif not options.corpus:
         parser.refuse(options, ("letters", "train", "held_out"), "has no effect without --corpus: leave it out")
     return exit_status(lambda: _draw(options))
 
 
 def _draw(options: argparse.Namespace) -> int:
-    """Draw the lines of standard input, or write a corpus with --corpus or --digits."""
+    """Draw the lines of standard input, or write a corpus with --corpus, --digits or --cifar10."""
     files = [f"{split}.{side}" for split in ("train", "valid", "test") for side in ("png64", "en")]
     if options.digits:
         folder = require_folder(Path(options.digits), "--digits", files=files)
         from seq2seq.images import digits
 
         written = digits.write_corpus(folder, held_out=options.held_out, seed=options.seed)
+        print(f"{', '.join(f'{size:,} {split}' for split, size in written.items())} images in {folder}")
+        return 0
+    if options.cifar10:
+        source, target = map(Path, options.cifar10)
+        folder = require_folder(target, "--cifar10", files=files)
+        from seq2seq.images import cifar10
+
+        written = cifar10.write_corpus(source, folder, held_out=options.held_out, seed=options.seed)
         print(f"{', '.join(f'{size:,} {split}' for split, size in written.items())} images in {folder}")
         return 0
     from seq2seq.images.words import WordImages, write_corpus

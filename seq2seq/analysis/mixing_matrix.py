@@ -99,6 +99,7 @@ def views(
         # Features, not logits: the output layer mixes nothing
         model.features(src, masks["encoder"], tgt)
     _require_finite([*inputs.values(), memory])
+    masks["encoder"] = model.encoder.position_mask(masks["encoder"])
     result = []
     for (part, layer), mixer in mixers.items():
         x = inputs[part, layer]

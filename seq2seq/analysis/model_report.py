@@ -98,7 +98,7 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
     src = torch.randperm(length)[None]  # (1, S)
     tgt = torch.randperm(length)[None]  # (1, T)
     if grid:
-        src = torch.randint(grid.vocab_size, (1, grid.length))  # (1, rows * columns)
+        src = torch.randint(grid.vocab_size, (1, grid.ids))
         source = _patches(grid)
         described = f"an image of random patches, and {length} random tokens"
     else:

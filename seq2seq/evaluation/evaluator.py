@@ -168,7 +168,7 @@ class Evaluator:
         translator = self.translator
         tokenizer = translator.tokenizer
         # An image has a fixed size and is never cut
-        longest = tokenizer.patches.length if tokenizer.patches else translator.max_len
+        longest = tokenizer.patches.ids if tokenizer.patches else translator.max_len
         # Attention's memory also grows with the square of the target's length
         tgt_longest = min(LONGEST_SOURCE, translator.settings.max_len or LONGEST_SOURCE)
         cropped = crop(batch, longest, tgt_longest, eos_id=tokenizer.eos_id)

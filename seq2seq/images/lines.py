@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seq2seq.settings.tokenizer import PatchGrid
+from seq2seq.settings.tokenizer import PatchGrid, parts_of_patch
 from seq2seq.system.errors import LineError
 from seq2seq.system.files import atomic_file
 
@@ -19,7 +19,7 @@ def encode_images(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
     """Encode each line's image as its patches, row by row.
 
     Returns:
-        For each line, `grid.length` ids.
+        For each line, `grid.ids` ids.
 
     Raises:
         LineError: A line is not an image of this size; the error names the first such line.
@@ -39,23 +39,27 @@ def pack(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
     """Pack the `bits` highest bits of each pixel value into ids.
 
     Shape:
-        pixels: (N, height, width) uint8, in color (N, height, width, 3). Result: (N, rows * columns) int64.
+        pixels: (N, height, width) uint8, in color (N, height, width, 3). Result: (N, rows * columns * parts) int64.
     """
     levels = (pixels >> (8 - grid.bits)).astype(np.int64)
     # (N, rows, size, columns, size * channels) -> (N, rows, columns, size, size * channels)
     cells = levels.reshape(-1, grid.rows, grid.size, grid.columns, grid.size * grid.channels).swapaxes(2, 3)
-    return (cells.reshape(-1, grid.length, grid.values) << _shifts(grid)).sum(-1)  # (N, rows * columns)
+    values = cells.reshape(-1, grid.length, grid.values)
+    # The last id of a patch may have room for more values
+    values = np.pad(values, ((0, 0), (0, 0), (0, -grid.values % grid.parts)))
+    return (values.reshape(len(values), grid.ids, -1) << _shifts(grid)).sum(-1)
 
 
 def unpack(ids: np.ndarray, grid: PatchGrid) -> np.ndarray:
     """Unpack ids into pixels from 0 to 255.
 
     Shape:
-        ids: (N, rows * columns). Result: (N, height, width) uint8, in color (N, height, width, 3).
+        ids: (N, rows * columns * parts). Result: (N, height, width) uint8, in color (N, height, width, 3).
     """
     most = (1 << grid.bits) - 1
-    # Bits of each value, spread over a last axis: (N, rows * columns, size^2 * channels)
+    # Bits of each value, spread over a last axis: (N, ids, values of an id) -> (N, rows * columns, size^2 * channels)
     levels = (np.asarray(ids)[..., None] >> _shifts(grid)) & most
+    levels = levels.reshape(len(levels), grid.length, -1)[..., : grid.values]
     # (N, rows, columns, size, size * channels) -> (N, rows, size, columns, size * channels)
     cells = levels.reshape(-1, grid.rows, grid.columns, grid.size, grid.size * grid.channels).swapaxes(2, 3)
     shape = (-1, grid.height, grid.width, grid.channels)
@@ -65,8 +69,8 @@ def unpack(ids: np.ndarray, grid: PatchGrid) -> np.ndarray:
 
 
 def _shifts(grid: PatchGrid) -> np.ndarray:
-    # Value i of a patch begins at bit number `bits * i`
-    return grid.bits * np.arange(grid.values, dtype=np.int64)
+    # Value i of an id begins at bit number `bits * i`
+    return grid.bits * np.arange(parts_of_patch(grid.values, grid.bits)[1], dtype=np.int64)
 
 
 def read_image(line: str, *, height: int, width: int, channels: int = 1) -> np.ndarray:

@@ -91,7 +91,7 @@ def _force_one(
     else:
         # Mean over heads, then over layers
         found = torch.stack([_shares(each).mean(1) for each in weights if each is not None]).mean(0)
-    return chosen, spread(found, model.encoder.poolings.values(), src_mask)
+    return chosen, spread(found, model.encoder.poolings.values(), model.encoder.position_mask(src_mask))
 
 
 def read_attention(
@@ -113,7 +113,8 @@ def read_attention(
     if len(whole) < len(weights):
         raise ValueError("a cross mixer without weights over the source has no attention to read; align works for all")
     poolings = model.encoder.poolings.values()
-    return torch.stack([spread(each[0], poolings, src_mask) for each in whole]).cpu()
+    mask = model.encoder.position_mask(src_mask)
+    return torch.stack([spread(each[0], poolings, mask) for each in whole]).cpu()
 
 
 def _forward(

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from sacrebleu.metrics.base import Metric, Signature
+from sacrebleu.metrics.base import Score as _Result
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
@@ -38,6 +40,37 @@ class Score(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name} {self.value:.2f}  {self.signature}"
+
+
+class Accuracy(Metric):
+    """Share of lines that are equal to a reference, in percent: for targets that are classes."""
+
+    _SIGNATURE_TYPE = Signature
+
+    def __init__(self, *, lowercase: bool) -> None:
+        super().__init__()
+        self.lowercase = lowercase
+
+    def get_signature(self) -> Signature:
+        """Return the signature: the number of references, the case, and sacreBLEU's version."""
+        signature = super().get_signature()
+        signature.info["case"] = "lc" if self.lowercase else "mixed"
+        return signature
+
+    def _preprocess_segment(self, sent: str) -> str:
+        return sent.strip().lower() if self.lowercase else sent.strip()
+
+    def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
+        return {"lines": refs}
+
+    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[int]:
+        return [int(hypothesis in ref_kwargs["lines"]), 1]
+
+    def _compute_score_from_stats(self, stats: Sequence[float]) -> _Result:
+        return _Result("accuracy", 100 * float(stats[0]) / float(stats[1]))
+
+    def _aggregate_and_compute(self, stats: Sequence[Sequence[float]]) -> _Result:
+        return self._compute_score_from_stats(np.sum(stats, 0))
 
 
 class Comparison(NamedTuple):
@@ -205,7 +238,7 @@ def bleu_of_counts(counts: np.ndarray) -> np.ndarray:
 
 
 def _resampled(
-    metric: BLEU | CHRF | TER, hypotheses: list[str], streams: list[list[str]], samples: np.ndarray
+    metric: Metric, hypotheses: list[str], streams: list[list[str]], samples: np.ndarray
 ) -> tuple[Any, np.ndarray]:
     """Compute a score, and the scores (n,) of the resampled test sets, whose lines are the rows of samples (n, N)."""
     counts = metric._extract_corpus_statistics(hypotheses, streams)
@@ -220,7 +253,7 @@ def bootstrap_p(difference: float, resampled: np.ndarray) -> float:
     return float((count + 1) / (len(resampled) + 1))
 
 
-def _metrics(names: Sequence[str], tokenize: str, lowercase: bool) -> dict[str, BLEU | CHRF | TER]:
+def _metrics(names: Sequence[str], tokenize: str, lowercase: bool) -> dict[str, Metric]:
     """Create sacreBLEU's metrics, by our lowercase names."""
     unknown = [name for name in names if name not in METRICS]
     if unknown:
@@ -234,6 +267,7 @@ def _metrics(names: Sequence[str], tokenize: str, lowercase: bool) -> dict[str, 
         # 100 * edits, shifts included, per reference word; smaller is better (Snover et al. 2006). Chinese and Japanese
         # are split into characters, which needs `normalized`; other text is split at spaces
         "ter": lambda: TER(normalized=asian, asian_support=asian),
+        "accuracy": lambda: Accuracy(lowercase=lowercase),
     }
     return {name: make[name]() for name in names}
 
@@ -271,7 +305,7 @@ def _unusable(tokenize: str) -> ValueError:
     return ValueError(f"the BLEU tokenizer '{tokenize}' cannot be used here: {remedy}")
 
 
-def _score(metric: BLEU | CHRF | TER, hypotheses: Sequence[str], references: References) -> Score:
+def _score(metric: Metric, hypotheses: Sequence[str], references: References) -> Score:
     # The signature has the number of references only after a score
     result = metric.corpus_score(list(hypotheses), _streams(hypotheses, references, "hypotheses"))
     return Score(result.name, float(result.score), str(metric.get_signature()))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from seq2seq.kernels.dispatch import portable
+from seq2seq.network.classifier import class_decoder
 from seq2seq.network.embedding import Embedding, GridPositions, PatchProjection, make_positions, make_table
 from seq2seq.network.make_mixer import (
     CONTRACTS,
@@ -118,6 +119,9 @@ def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = (), portabl
     builder = _Builder(model, config, trust=trust, portable=portable)
     src_table, tgt_table = _tables(model, config)
     encoder = builder.encoder(src_table)
+    if model.decoder_layers == 0:
+        output = _untied_output(config["tgt_vocab_size"], encoder.out_dim)
+        return Seq2Seq(encoder=encoder, decoder=class_decoder(encoder.out_dim), output=output)
     decoder = builder.decoder(tgt_table, memory_dim=encoder.out_dim)
     return Seq2Seq(encoder=encoder, decoder=decoder, output=_output(model, tgt_table, decoder.out_dim))
 
@@ -331,6 +335,11 @@ def _widening(dim: int, out_dim: int) -> nn.Linear:
 
 def _tables(model: ModelSettings, config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, nn.Embedding]:
     dim = model.dim
+    if model.decoder_layers == 0 and model.tie != "none":
+        raise ValueError(
+            f"model.tie={model.tie}: a classifier (model.decoder_layers=0) has no table of the target to share; set "
+            "model.tie=none"
+        )
     if patches := config.get("patches"):
         if model.tie == "all":
             raise ValueError("model.tie=all: an image has no table to share with the target; set model.tie=target")
@@ -357,14 +366,19 @@ def _output(model: ModelSettings, table: nn.Embedding, readout_dim: int) -> nn.L
     tied = model.tie != "none"
     if tied and readout_dim != model.dim:
         raise ValueError(f"the output layer reads {readout_dim} numbers, the table has {model.dim}; set model.tie=none")
-    # weight (V, readout_dim)
-    output = nn.Linear(readout_dim, table.num_embeddings, bias=model.output_bias or not tied)
-    if tied:
-        output.weight = table.weight  # one parameter
-    else:
-        nn.init.xavier_uniform_(output.weight)
+    if not tied:
+        return _untied_output(table.num_embeddings, readout_dim)
+    output = nn.Linear(readout_dim, table.num_embeddings, bias=model.output_bias)  # weight (V, readout_dim)
+    output.weight = table.weight  # one parameter
     if output.bias is not None:
         nn.init.zeros_(output.bias)
+    return output
+
+
+def _untied_output(vocab_size: int, readout_dim: int) -> nn.Linear:
+    output = nn.Linear(readout_dim, vocab_size)
+    nn.init.xavier_uniform_(output.weight)
+    nn.init.zeros_(output.bias)
     return output
 
 

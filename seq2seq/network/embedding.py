@@ -6,17 +6,19 @@ import math
 from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.kernels.dropout import Dropout
 from seq2seq.settings.model import POSITIONS
+from seq2seq.settings.tokenizer import parts_of_patch
 
 
 class Embedding(nn.Module):
     """Token embedding plus position, with dropout: dropout(scale * E[token] + P[position]).
 
     Shape:
-        tokens (B, T) -> (B, T, dim).
+        tokens (B, T) -> (B, T, dim), or (B, T / parts, dim) if a position has several ids, as patches in color do.
 
     Args:
         table: E, which source, target and output layer may share, or the projection of patches.
@@ -38,12 +40,14 @@ class Embedding(nn.Module):
         self.positions = positions
         self.dropout = Dropout(dropout)
         self.scale = math.sqrt(table.embedding_dim) if scale else 1.0
+        self.parts: int = getattr(table, "parts", 1)  # ids of a position
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embed tokens (B, T) at positions 0 .. T-1."""
         # The shape is known on the host; reading positions would wait for a GPU
-        self._require(tokens.shape[1])
-        return self._embed(tokens, torch.arange(tokens.shape[1], device=tokens.device))
+        length = -(-tokens.shape[1] // self.parts)
+        self._require(length)
+        return self._embed(tokens, torch.arange(length, device=tokens.device))
 
     def step(self, tokens: Tensor, position: Tensor) -> Tensor:
         """Embed tokens (N,) at position (N,); on a GPU the caller checks the limit (`max_positions`)."""
@@ -68,10 +72,11 @@ class PatchProjection(nn.Module):
     """Embedding of patches: E[token] = W p + b, where a token packs the size^2 * channels values p of a patch.
 
     token = sum_i level_i 2^(bits i) over the values i of the patch, p_i = 2 level_i / (2^bits - 1) - 1: black is -1,
-    white is 1. The embedding equals Conv2d(channels, dim, size, stride=size) over the whole image.
+    white is 1. The embedding equals Conv2d(channels, dim, size, stride=size) over the whole image. A patch of more than
+    62 bits has several tokens, `parts`, one after the other.
 
     Shape:
-        tokens (...) -> (..., dim).
+        tokens (...) -> (..., dim), or (..., T) -> (..., T / parts, dim) with several parts, T rounded up.
 
     Args:
         dim: Width of the embedding.
@@ -84,16 +89,21 @@ class PatchProjection(nn.Module):
         super().__init__()
         self.embedding_dim = dim
         self.levels = 1 << bits
-        values = size * size * channels
-        self.proj = nn.Linear(values, dim)
+        self.values = size * size * channels
+        self.proj = nn.Linear(self.values, dim)
+        self.parts, room = parts_of_patch(self.values, bits)
         # Not persistent, since it follows from the settings
-        self.register_buffer("units", 1 << bits * torch.arange(values), persistent=False)
+        self.register_buffer("units", 1 << bits * torch.arange(room), persistent=False)
         self.units: Tensor
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embed tokens (...), int64."""
         # Quotients, since ONNX has no shift of signed integers
-        levels = tokens[..., None] // self.units % self.levels  # (..., values)
+        levels = tokens[..., None] // self.units % self.levels  # (..., values of an id)
+        if self.parts > 1:
+            # The artificial batches of a rehearsal may end within a patch
+            levels = F.pad(levels, (0, 0, 0, -tokens.shape[-1] % self.parts))
+            levels = levels.unflatten(-2, (-1, self.parts)).flatten(-2)[..., : self.values]  # (..., T / parts, values)
         return self.proj(levels.to(self.proj.weight.dtype) * (2 / (self.levels - 1)) - 1)
 
 

@@ -227,7 +227,7 @@ class Encoder(nn.Module):
 
     def forward(self, src: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Encode src (B, S) under src_mask (B, S)."""
-        x, mask = self.embedding(src), src_mask  # (B, S, D)
+        x, mask = self.embedding(src), self.position_mask(src_mask)  # (B, S, D)
         for number, layer in enumerate(self.layers):
             if number in self.poolings:
                 x, mask = self.poolings[number](x, mask)
@@ -235,6 +235,11 @@ class Encoder(nn.Module):
                 x = self.widenings[str(number)](x)
             x = layer(x, mask)
         return (x if self.norm is None else self.norm(x)), mask
+
+    def position_mask(self, src_mask: Tensor) -> Tensor:
+        """Return the mask of the first layer's positions; a position may have several ids, as patches in color do."""
+        parts = self.embedding.parts
+        return src_mask[:, ::parts] if parts > 1 else src_mask
 
 
 class Decoder(nn.Module):

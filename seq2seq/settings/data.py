@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from seq2seq.settings.declare import SET, Section, internal, setting
 from seq2seq.settings.tokenizer import VOCAB_SIZE
 
-METRICS = ("bleu", "chrf", "chrf++", "ter")
+METRICS = ("bleu", "chrf", "chrf++", "ter", "accuracy")
 # The default metrics.
 USUAL_METRICS = ("bleu", "chrf", "ter")
 # Tokenizations for BLEU in papers before sacreBLEU.

@@ -43,7 +43,12 @@ class ModelSettings(Section):
         most=64,
         needs={"encoder_stages": range(2, 21)},
     )
-    decoder_layers: int = setting(6, "decoder layers", least=1, most=_DEEPEST)
+    decoder_layers: int = setting(
+        6,
+        "decoder layers; 0: a linear classifier of the encoder's mean (one-piece targets)",
+        least=0,
+        most=_DEEPEST,
+    )
     # Layers.
     norm: str = setting("post", "place of the layer norms; post as published", choices=NORMS)
     residual: bool = setting(True, "add the input of a sublayer to its output")

@@ -10,11 +10,11 @@ from seq2seq.settings.declare import Section, internal, setting
 from seq2seq.settings.values import shown
 from seq2seq.system.packages import require_installed
 
-TYPES = ("unigram", "bpe")
+TYPES = ("unigram", "bpe", "word")
 NORMALIZERS = ("identity", "nfc", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 # Default number of pieces of a vocabulary.
 VOCAB_SIZE = 8000
-# Maximum number of bits of a patch's id: ids, and the number of different ids, are int64.
+# Maximum number of bits of an id of a patch: ids, and the number of different ids, are int64.
 _MOST_BITS = 62
 # Maximum number of pixels of an image's side.
 _LARGEST = 2**16
@@ -25,7 +25,8 @@ class PatchGrid(Section):
     """Division of images of height x width pixels into patches of size x size pixels, row by row.
 
     The id of a patch is sum_i level_i 2^(bits i) over the values i of its pixels, row by row, each with 2^bits levels.
-    A pixel in color has three values: red, green and blue.
+    A pixel in color has three values: red, green and blue. A patch of more than 62 bits has several ids, one after the
+    other, of equally many values.
     """
 
     section: ClassVar[str] = "tokenizer.patches"
@@ -33,7 +34,7 @@ class PatchGrid(Section):
     height: int = setting(help="pixels of every image from top to bottom", least=1, most=_LARGEST)
     width: int = setting(help="pixels of every image from left to right", least=1, most=_LARGEST)
     size: int = setting(2, "pixels of a patch each way", least=1, most=_LARGEST)
-    bits: int = setting(8, "a value has 2^bits levels; size * size * bits * channels is at most 62", least=1, most=8)
+    bits: int = setting(8, "a value has 2^bits levels; a patch of more than 62 bits has several ids", least=1, most=8)
     channels: int = setting(1, "values of a pixel: 1 is gray, 3 is red, green and blue", least=1, most=3)
 
     def __post_init__(self) -> None:
@@ -45,12 +46,6 @@ class PatchGrid(Section):
             )
         if self.channels == 2:
             raise ValueError("tokenizer.patches.channels=2: choose 1 (gray) or 3 (red, green and blue)")
-        # An id holds all values of a patch.
-        if self.values * self.bits > _MOST_BITS:
-            raise ValueError(
-                f"tokenizer.patches.bits={self.bits} for {self.values} values of a patch: choose at most "
-                f"{_MOST_BITS // self.values} (an id has {_MOST_BITS} bits), or smaller patches"
-            )
         if self.length < 2:
             raise ValueError(f"tokenizer.patches.size={self.size}: an image of one patch has nothing to mix")
         # Checked last: installing a package does not help with impossible sizes.
@@ -77,9 +72,25 @@ class PatchGrid(Section):
         return self.size**2 * self.channels
 
     @property
+    def parts(self) -> int:
+        """Ids of a patch, one after the other."""
+        return parts_of_patch(self.values, self.bits)[0]
+
+    @property
+    def ids(self) -> int:
+        """Ids of an image."""
+        return self.length * self.parts
+
+    @property
     def vocab_size(self) -> int:
-        """Number of different patches."""
-        return 1 << (self.values * self.bits)
+        """Number of different ids."""
+        return 1 << (parts_of_patch(self.values, self.bits)[1] * self.bits)
+
+
+def parts_of_patch(values: int, bits: int) -> tuple[int, int]:
+    """Return how many ids hold the `values` of a patch, of `bits` bits each, and how many values an id holds."""
+    parts = -(-values // (_MOST_BITS // bits))
+    return parts, -(-values // parts)
 
 
 def _is_trained_already(settings: TokenizerSettings) -> str:
@@ -114,7 +125,7 @@ class TokenizerSettings(Section):
     tgt_model: str | None = setting(None, "existing model for the target; needs src_model, but for images")
     extend: int | None = setting(None, "most pieces to add to existing models, besides tags", least=0, most=2**20)
     # Training of new models.
-    type: str = setting("unigram", "algorithm of a trained model", choices=TYPES, **_TRAINED)
+    type: str = setting("unigram", "algorithm of a trained model; word: a piece is a word", choices=TYPES, **_TRAINED)
     vocab_size: int = setting(VOCAB_SIZE, "pieces of a trained model, which data.vocab_size sets", least=5, most=2**24)
     joint: bool = setting(True, "one vocabulary for both sides, or one a side", idle=_trained_together)
     byte_fallback: bool = setting(True, "unseen characters become bytes instead of unk", **_TRAINED)
@@ -132,6 +143,8 @@ class TokenizerSettings(Section):
         super().__post_init__()
         if self.model and (self.src_model or self.tgt_model):
             raise ValueError("tokenizer.model (one model for both sides) and src_model/tgt_model exclude each other")
+        if self.type == "word" and not self.ready_models:
+            self._check_words()
         # With images, only the target has a model.
         if self.patches:
             self._check_images()
@@ -141,6 +154,18 @@ class TokenizerSettings(Section):
             # Path.is_file would raise an error for a name that is too long
             if not os.path.isfile(path):
                 raise ValueError(f"tokenizer model {shown(path)} does not exist: give a SentencePiece .model file")
+
+    def _check_words(self) -> None:
+        # SentencePiece would leave its mark of a space in the text of the bytes, and sample no pieces at all
+        if self.byte_fallback:
+            raise ValueError(
+                "tokenizer.type=word: a word that is not a piece is unknown; set tokenizer.byte_fallback=false"
+            )
+        if self.sampling_alpha > 0:
+            raise ValueError(
+                f"tokenizer.sampling_alpha={self.sampling_alpha}: a word (tokenizer.type=word) has one segmentation; "
+                "set it to 0"
+            )
 
     def _check_images(self) -> None:
         if self.joint:

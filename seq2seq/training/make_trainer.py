@@ -57,6 +57,13 @@ def make_task(
     """
     data = prepared.plan
     tokenizer = prepared.tokenizer
+    # A class and eos. The lengths of a stream are not known
+    if plan.config["model"]["decoder_layers"] == 0 and not data.stream and prepared.longest[1] > 2:
+        raise ValueError(
+            "model.decoder_layers=0 is a classifier, whose targets are one piece each, and a target of data.train has "
+            f"{prepared.longest[1] - 1}: write each class as one word (maple_tree) and set tokenizer.type=word "
+            "tokenizer.byte_fallback=false, or set model.decoder_layers=1 or more"
+        )
     config = plan.model_config(tokenizer.sizes | image_sizes(tokenizer.patches))
     torch.manual_seed(plan.run.seed)  # right before the weights are drawn
     model = build_model(config, trust=plan.trust)

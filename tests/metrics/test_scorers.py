@@ -242,3 +242,18 @@ def test_bleu_of_summed_counts_is_sacrebleus():
             counts = scorers.bleu_counts(hypotheses, references, lowercase=lowercase)
             expected = scorers.bleu(hypotheses, references, lowercase=lowercase).value
             assert float(scorers.bleu_of_counts(counts.sum(0))) == pytest.approx(expected)
+
+
+def test_accuracy_by_hand():
+    """Lines that equal one of their references, apart from spaces at the ends, and the bootstrap of their share."""
+    (score,) = scorers.scores(["a b", "b ", "C"], [["a b", "x", "c"], ["q", "b", "d"]], metrics=("accuracy",))
+    assert score.value == pytest.approx(200 / 3)
+    (lower,) = scorers.scores(
+        ["a b", "b ", "C"], [["a b", "x", "c"], ["q", "b", "d"]], metrics=("accuracy",), lowercase=True
+    )
+    assert (lower.value, lower.signature.split("|")[:2]) == (100.0, ["nrefs:2", "case:lc"])
+    systems = {"good": ["a", "b"] * 20, "bad": ["a", "c"] * 20}
+    good, bad = scorers.paired_bootstrap(systems, ["a", "b"] * 20, metrics=("accuracy",), samples=100)
+    assert (good.value, bad.value) == (100.0, 50.0)
+    assert bad.p_value is not None
+    assert bad.p_value < 0.05

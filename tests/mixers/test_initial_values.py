@@ -140,6 +140,7 @@ def self_rules(mixer: nn.Module, *, causal: bool) -> dict[str, dict[str, Rule]]:
         "attention": QKV,
         "bigru": {f"{side}.{name}": rule for side in directions for name, rule in GATED_UNIT.items()},
         "conv": {"weight": normal((DIM * taps) ** -0.5)},
+        "conv2d": {"weight": normal(DIM**-0.5 / getattr(mixer, "kernel_side", 1))},
         "criss_cross": QKV,
         "depthwise": {"weight": normal(taps**-0.5)},
         "dynamic_depthwise": {

@@ -91,6 +91,7 @@ COUNTS = {
     "average": lambda m: m.dim**2 + m.dim,
     "bigru": lambda m: 6 * (m.dim + m.dim // 2 + 2) * (m.dim // 2),
     "conv": lambda m: m.kernel_size * m.dim**2 + m.dim,
+    "conv2d": lambda m: m.kernel_side**2 * m.dim**2 + m.dim,
     "criss_cross": attention,
     "depthwise": lambda m: gated_convolution(m, m.dim * m.kernel_size),
     "dynamic_depthwise": lambda m: ((13 + m.kernel_size) * m.dim**2 + 13 * m.dim) // 4 + m.dim * m.kernel_size,

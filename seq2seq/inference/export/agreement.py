@@ -28,7 +28,7 @@ def drawn_sources(tokenizer: Tokenizer, tags: Sequence[int] = ()) -> Rows:
     """Draw sentences from the source vocabulary, each with eos, or draw images; the result is always the same."""
     generator = torch.Generator().manual_seed(0)
     if patches := tokenizer.patches:
-        return torch.randint(patches.vocab_size, (SENTENCES, patches.length), generator=generator).tolist()
+        return torch.randint(patches.vocab_size, (SENTENCES, patches.ids), generator=generator).tolist()
     silent = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
     size = tokenizer.src.get_piece_size()
     pieces = torch.tensor([i for i in range(size) if i not in silent and not tokenizer.src.is_control(i)])

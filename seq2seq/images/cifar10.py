@@ -1,0 +1,152 @@
+"""CIFAR-10 as color images with the names of their classes, from its binary files or from the hub's parquet files."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from seq2seq.images.lines import write_image, write_split
+from seq2seq.system.packages import require
+
+SIDE = 32
+_RECORD = 1 + 3 * SIDE * SIDE  # a label, then all red, all green and all blue values, row by row
+_NAMES = "batches.meta.txt"
+_LARGEST = 2**26  # bytes of a file in an archive; a batch has 31 million
+
+# Names of images and labels in data sets of the hub.
+_IMAGES = ("img", "image")
+_LABELS = ("label", "labels")
+
+Example = tuple[str, str]  # an image as a line, and the name of its class
+
+
+def write_corpus(source: Path, folder: Path, *, held_out: int, seed: int) -> dict[str, int]:
+    """Write train, valid and test images (.png64) with the names of their classes (.en).
+
+    Args:
+        source: The binary version, as an archive (.tar.gz) or a folder, or a folder with parquet files whose names
+            begin with train and test, each with a column of images and one of labels.
+        held_out: Number of training images that become the validation images.
+        seed: Seed of their choice.
+
+    Returns:
+        The number of images of each split.
+
+    Raises:
+        ValueError: `source` is none of these, or its files are damaged.
+    """
+    parts = {split: list(_examples(source, split)) for split in ("train", "test")}
+    train = parts.pop("train")
+    if held_out >= len(train):
+        raise ValueError(f"--held-out {held_out} leaves none of {len(train):,} images to train on; lower it")
+    order = np.random.default_rng(seed).permutation(len(train))
+    parts["valid"] = [train[row] for row in order[:held_out]]
+    parts["train"] = [train[row] for row in order[held_out:]]
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, examples in parts.items():
+        write_split(folder, split, (line for line, _ in examples), (name for _, name in examples))
+    return {split: len(parts[split]) for split in ("train", "valid", "test")}
+
+
+def _examples(source: Path, split: str) -> Iterator[Example]:
+    if not source.exists():
+        raise ValueError(f"--cifar10 {source}: no such file or folder")
+    if source.is_dir() and (tables := sorted(source.rglob(f"{split}*.parquet"))):
+        for table in tables:
+            yield from _of_parquet(table)
+        return
+    files = _binary_files(source, split)
+    if _NAMES not in files or len(files) < 2:
+        raise ValueError(
+            f"--cifar10 {source}: there are no {split} images of CIFAR-10; give cifar-10-binary.tar.gz (the binary "
+            "version, not the Python version), its folder, or a folder with the hub's files train-*.parquet and "
+            "test-*.parquet"
+        )
+    names = [_as_word(name) for name in files.pop(_NAMES).decode().split("\n") if name.strip()]
+    for name, data in sorted(files.items()):
+        yield from _of_binary(data, names, name)
+
+
+def _binary_files(source: Path, split: str) -> dict[str, bytes]:
+    """Read the names of classes and the batches of a split, by file name."""
+    wanted = re.compile(rf"{re.escape(_NAMES)}|{'data_batch_[0-9]+' if split == 'train' else 'test_batch'}\.bin")
+    if source.is_dir():
+        return {path.name: path.read_bytes() for path in sorted(source.rglob("*")) if wanted.fullmatch(path.name)}
+    found = {}
+    try:
+        with tarfile.open(source) as archive:
+            for member in archive:
+                name = PurePosixPath(member.name).name
+                # Members are read into memory and never extracted: an archive may name any path
+                if wanted.fullmatch(name) and member.isfile() and member.size <= _LARGEST:
+                    file: Any = archive.extractfile(member)
+                    found[name] = file.read()
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise ValueError(
+            f"--cifar10 {source} is not an archive that can be read ({error}): download it again"
+        ) from None
+    return found
+
+
+def _of_binary(data: bytes, names: list[str], file: str) -> Iterator[Example]:
+    if not data or len(data) % _RECORD:
+        raise ValueError(f"--cifar10: {file} has {len(data):,} bytes, not a multiple of {_RECORD}: download it again")
+    records = np.frombuffer(data, dtype=np.uint8).reshape(-1, _RECORD)
+    if records[:, 0].max() >= len(names):
+        raise ValueError(f"--cifar10: {file} has class {records[:, 0].max()}, but {_NAMES} has {len(names)} names")
+    # (N, color, row, column) -> (N, row, column, color)
+    pixels = records[:, 1:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
+    for label, image in zip(records[:, 0], pixels, strict=True):
+        yield write_image(image), names[label]
+
+
+def _of_parquet(path: Path) -> Iterator[Example]:
+    pa = require("pyarrow", "a parquet file", extra="train")
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as table:
+            schema = table.schema_arrow
+            image = next((name for name in _IMAGES if name in schema.names), None)
+            label = next((name for name in _LABELS if name in schema.names), None)
+            if image is None or label is None:
+                raise ValueError(
+                    f"{path}: has the columns {', '.join(schema.names)}; it needs {' or '.join(_IMAGES)}, and "
+                    f"{' or '.join(_LABELS)}"
+                )
+            names = _names_of(schema.metadata or {}, label)
+            for batch in table.iter_batches(1000, columns=[image, label]):
+                for cell, number in zip(*(batch[each].to_pylist() for each in (image, label)), strict=True):
+                    line = _as_line(cell["bytes"] if isinstance(cell, dict) else cell)
+                    yield line, names[number] if names else _as_word(str(number))
+    except (pa.ArrowException, OSError, TypeError, KeyError, IndexError) as error:
+        raise ValueError(f"{path} is not a parquet file of images and classes ({error}): download it again") from None
+
+
+def _as_line(data: bytes) -> str:
+    """Return an image of the hub, a PNG or a JPEG, as a line."""
+    from PIL import Image
+
+    try:
+        # Only two formats, to keep untrusted bytes from Pillow's many other readers
+        return write_image(np.asarray(Image.open(io.BytesIO(data), formats=("PNG", "JPEG")).convert("RGB")))
+    except Exception as error:  # Pillow may raise anything for damaged or hostile bytes
+        raise OSError(f"an image of {len(data):,} bytes is neither PNG nor JPEG, or is damaged") from error
+
+
+def _names_of(metadata: dict[bytes, bytes], label: str) -> list[str]:
+    """Return the names of the classes that the hub's library keeps in a parquet file; empty without."""
+    features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    return [_as_word(name) for name in features.get(label, {}).get("names") or []]
+
+
+def _as_word(name: str) -> str:
+    """Return the name of a class as one word, as tokenizer.type=word needs it."""
+    return "_".join(name.split())
