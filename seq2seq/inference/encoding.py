@@ -67,8 +67,10 @@ def whole_characters(line: str) -> str:
 
 
 def source_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return the pieces of source ids; "" for patches of an image."""
-    return [""] * len(ids) if tokenizer.patches else [tokenizer.src.id_to_piece(int(i)) for i in ids]
+    """Return the pieces of source ids; "" for each patch of an image."""
+    if tokenizer.patches:
+        return [""] * (len(ids) // tokenizer.patches.parts)
+    return [tokenizer.src.id_to_piece(int(i)) for i in ids]
 
 
 def target_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

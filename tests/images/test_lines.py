@@ -29,6 +29,7 @@ from seq2seq.data.token_cache import PairEncoder
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from seq2seq.images.lines import encode_images, pack, read_image, unpack, write_image
 from seq2seq.images.words import WordImages, has_letter
+from seq2seq.inference.encoding import source_pieces
 from seq2seq.inference.translator import Translator
 from seq2seq.mixers.quadratic import Quadratic
 from seq2seq.network.build import build_model, max_positions
@@ -328,6 +329,13 @@ def test_ready_models_of_the_text_alone(tokenizer, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             replace(SETTINGS, **wrong)
+
+
+def test_alignments_count_patches_and_not_ids(tokenizer):
+    grid = PatchGrid(8, 24, 2, 8, 3)
+    colors = Tokenizer(tgt_model=tokenizer.to_state()["tgt_model"], patches=grid)
+    ids = colors.encode_src(lines(1, grid))[0]
+    assert (len(ids), len(source_pieces(colors, ids))) == (2 * grid.length, grid.length)
 
 
 def test_ids_of_patches_keep_all_their_bits(tokenizer):
