@@ -267,7 +267,7 @@ def test_wrong_options_and_files_are_one_line(files, tmp_path, ckpt, capsys):
         (["--hypotheses", tmp_path, "--references", reference], "is a directory"),
         (["--hypotheses", good, "--references", reference, "--tokenize", "moses"], "unknown BLEU tokenizer 'moses'"),
         (["--ckpt", ckpt, "--references", reference], "--ckpt takes its references from --data"),
-        (["--ckpt", ckpt, "--data", "wmt99"], "no data set 'wmt99'; known are digits, drawn_words, files, "),
+        (["--ckpt", ckpt, "--data", "wmt99"], "no data set 'wmt99'; known are cifar10, digits, drawn_words, files, "),
         (["--ckpt", ckpt, "--data", "phrasebook", "src=en"], "translates de to en; --data src=en does not fit"),
         (["--ckpt", ckpt, "--data", "files", "tset=x"], "no such setting; known are "),
         (["--ckpt", ckpt, "--data", "tokenize=5"], "--data tokenize has no effect on this score: leave it out, or"),
