@@ -106,15 +106,18 @@ class _Memory:
                 self.rows[number] = self._share(number)
         return self.arrays
 
-    def append(self, number: int, value: np.ndarray, position: Tensor) -> None:
-        """Write value (N, width) at position (N,) of a cache, as `Cache.append` does."""
-        cache = self.caches[number]
-        rows = self.rows[number]
-        values = value.reshape(-1, rows.shape[1])
-        slots = cache.values.shape[cache.slot_axis]
-        # NumPy takes half of torch's time for few rows
-        rows[cache.ancestry.places(slots, position, len(values) // len(value)).numpy()] = values
-        cache.steps = cache.ancestry.steps
+    def append(self, following: list[Any], position: Tensor) -> None:
+        """Replace the values (N, width) of each cache by the cache, after writing them at position (N,)."""
+        places: dict[Any, np.ndarray] = {}
+        for number, cache in self.caches.items():
+            rows, value = self.rows[number], following[number]
+            where = cache.ancestry, cache.values.shape[cache.slot_axis], value.shape[1] // rows.shape[1]
+            if where not in places:
+                places[where] = cache.ancestry.places(where[1], position, where[2]).numpy()
+            # As `Cache.append` does; NumPy takes half of torch's time for few rows
+            rows[places[where]] = value.reshape(-1, rows.shape[1])
+            cache.steps = cache.ancestry.steps
+            following[number] = cache
 
 
 class _Stepped(list[Any]):
@@ -185,16 +188,12 @@ class OnnxModel(nn.Module):
         feeds["scored"] = np.arange(len(token) if output is None else 0)
         scores, features, *following = self.graphs[1].run(feeds)
         log_probs = torch.from_numpy(scores) if output is None else output(torch.from_numpy(features)).log_softmax(-1)
-        parts: list[Any] = []
-        for i, part in enumerate(following):
-            cache = memory.caches.get(i)
-            if cache is not None:
-                memory.append(i, part, position)
-            parts.append(torch.from_numpy(part) if cache is None else cache)
-        if len(memory.caches) < len(parts):
-            return log_probs, rebuild(state, parts)
-        # A state of caches alone has the same memory at the next step
-        return log_probs, _Stepped(state, memory)
+        memory.append(following, position)
+        if len(memory.caches) == len(following):
+            # A state of caches alone has the same memory at the next step
+            return log_probs, _Stepped(state, memory)
+        parts = [torch.from_numpy(part) if isinstance(part, np.ndarray) else part for part in following]
+        return log_probs, rebuild(state, parts)
 
 
 def _slots(ancestry: Ancestry) -> int:

@@ -269,9 +269,9 @@ def expand(state: Tree, beam: int) -> Tree:
 def reorder(state: Tree, index: Tensor) -> Tree:
     """Let hypothesis n continue hypothesis index[n] (N,) of the same sentence; the old state must not be used again."""
     parts = leaves(state)
-    for ancestry in ancestries(parts):
+    for ancestry in dict.fromkeys(part.ancestry for part in parts if isinstance(part, Cache)):
         ancestry.reorder(index)
-    if not _tensors(parts):
+    if not any(isinstance(part, Tensor) for part in parts):
         return state
     return _map(state, lambda tensor: tensor.index_select(0, index), lambda cache: cache)
 

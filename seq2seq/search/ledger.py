@@ -30,12 +30,14 @@ class Results:
         self.kept = kept
         log_prob, _, token = may_end
         self.best_open: list[float] = kept[0].max(1).tolist()  # NaN if any is NaN
-        if np.isnan(log_prob[rows]).any() or np.isnan(kept[0][rows]).any():
+        if any(np.isnan(part).any() and np.isnan(part[rows]).any() for part in (log_prob, kept[0])):
             raise NotFiniteScoresError
         # The columns that have ended in each row; -inf is an empty place
         self.ended: dict[int, list[int]] = {}
-        for row, column in np.argwhere((token == eos) & np.isfinite(log_prob)).tolist():
-            self.ended.setdefault(row, []).append(column)
+        ended = token == eos
+        if ended.any():
+            for row, column in np.argwhere(ended & np.isfinite(log_prob)).tolist():
+                self.ended.setdefault(row, []).append(column)
 
 
 class Sentence:
