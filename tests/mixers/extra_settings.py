@@ -95,7 +95,11 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
         {"slot": "encoder", "resolutions": [1, 2], "widths": [5, 9], "kernel_size": 3},
     ],
     "retention": [{"norm": False}, {"gate": False}, {"norm": False, "gate": False}],
-    "conv2d": [{"kernel_side": 2}, {"grid_width": 1}, {"kernel_side": 5, "grid_width": 3}],
+    "conv2d": [
+        {"slot": "encoder", "kernel_side": 2},
+        {"slot": "encoder", "grid_width": 1},
+        {"slot": "encoder", "kernel_side": 5, "grid_width": 3},
+    ],
     "criss_cross": [{"grid_width": 1}, {"grid_width": 3}],
     "interlaced": [{"grid_width": 1}, {"grid_width": 3}],
     "gated_delta": [{"kernel_size": 1, "gate": False}, {"kernel_size": 6}],
