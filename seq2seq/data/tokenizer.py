@@ -155,7 +155,7 @@ class Tokenizer:
         return rows
 
     def tag_ids(self, tags: Iterable[str]) -> list[int]:
-        """Look up source pieces that stand for no text, such as language tags; raise ValueError if one is missing.
+        """Look up source pieces that stand for no text, such as language tags.
 
         Raises:
             ValueError: The model lacks one, or the source is images.
@@ -286,6 +286,8 @@ def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
     Raises:
         ValueError: They name no model, a file is not a SentencePiece model, or two models differ in their special ids.
     """
+    if not settings.ready_models:
+        raise ValueError("tokenizer.model is not set: there is no ready model to load")
     models = [read_file(path) for path in settings.ready_models]
     try:
         return make_tokenizer(models, settings)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import lzma
 import re
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from seq2seq.images.lines import write_image, write_split
+from seq2seq.system.files import read_file
 from seq2seq.system.packages import require
 
 SIDE = 32
@@ -76,9 +79,9 @@ def _examples(source: Path, split: str) -> Iterator[Example]:
 
 def _binary_files(source: Path, split: str) -> dict[str, bytes]:
     """Read the names of classes and the batches of a split, by file name."""
-    wanted = re.compile(rf"{re.escape(_NAMES)}|{'data_batch_[0-9]+' if split == 'train' else 'test_batch'}\.bin")
+    wanted = re.compile(rf"{re.escape(_NAMES)}|{'data_batch_[1-5]' if split == 'train' else 'test_batch'}\.bin")
     if source.is_dir():
-        return {path.name: path.read_bytes() for path in sorted(source.rglob("*")) if wanted.fullmatch(path.name)}
+        return {path.name: read_file(path) for path in sorted(source.rglob("*")) if wanted.fullmatch(path.name)}
     found = {}
     try:
         with tarfile.open(source) as archive:
@@ -88,7 +91,7 @@ def _binary_files(source: Path, split: str) -> dict[str, bytes]:
                 if wanted.fullmatch(name) and member.isfile() and member.size <= _LARGEST:
                     file: Any = archive.extractfile(member)
                     found[name] = file.read()
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         raise ValueError(
             f"--cifar10 {source} is not an archive that can be read ({error}): download it again"
         ) from None
@@ -125,13 +128,15 @@ def _of_parquet(path: Path) -> Iterator[Example]:
             for batch in table.iter_batches(1000, columns=[image, label]):
                 for cell, number in zip(*(batch[each].to_pylist() for each in (image, label)), strict=True):
                     line = _as_line(cell["bytes"] if isinstance(cell, dict) else cell)
+                    if number < 0:
+                        raise ValueError(f"{path}: an image has the label {number}: leave images without a class out")
                     yield line, names[number] if names else _as_word(str(number))
     except (pa.ArrowException, OSError, TypeError, KeyError, IndexError) as error:
         raise ValueError(f"{path} is not a parquet file of images and classes ({error}): download it again") from None
 
 
 def _as_line(data: bytes) -> str:
-    """Return an image of the hub, a PNG or a JPEG, as a line."""
+    """Convert an image from the hub, a PNG or a JPEG, to a line."""
     from PIL import Image
 
     try:
@@ -142,9 +147,12 @@ def _as_line(data: bytes) -> str:
 
 
 def _names_of(metadata: dict[bytes, bytes], label: str) -> list[str]:
-    """Return the names of the classes that the hub's library keeps in a parquet file; empty without."""
-    features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-    return [_as_word(name) for name in features.get(label, {}).get("names") or []]
+    """Return the names of the classes that the hub's library keeps in a parquet file; empty if there are none."""
+    try:
+        names = json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]
+        return [_as_word(name) for name in names or ()]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return []
 
 
 def _as_word(name: str) -> str:

@@ -64,7 +64,7 @@ class WordImages:
             shown, direction = self._parts(text)
             still = draw(shown, height=self.height, width=self.width, seed=[self.seed, number])
             step, axis = DIRECTIONS.get(direction, (0, 0))
-            # What leaves a frame comes back at the other side
+            # Text wraps around the frame
             return write_image(np.concatenate([np.roll(still, step * t, axis) for t in range(self.frames)]))
         except ValueError as error:
             raise ValueError(f"line {number + 1}: {error}") from None
@@ -85,7 +85,7 @@ class WordImages:
             return text, ""
         shown, _, direction = text.rpartition(" ")
         if direction not in DIRECTIONS or not shown:
-            raise ValueError(f"{text!r} is no text with a direction after it; add one of {', '.join(DIRECTIONS)}")
+            raise ValueError(f"{text!r} does not end in a direction; add one of {', '.join(DIRECTIONS)}")
         return shown, direction
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from seq2seq.data.text_files import is_blank, read_lines
 from seq2seq.search.words import in_word
@@ -21,8 +20,7 @@ _NAMED = 5
 _HEADERS = (("source", "target"), ("src", "tgt"))
 
 
-@dataclasses.dataclass(frozen=True)
-class Term:
+class Term(NamedTuple):
     """Term of a glossary that a text has; `found` is True if the translation of the text has its target."""
 
     source: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +37,7 @@ def as_json(number: int, candidates: Sequence[TranslatedText], details: Mapping[
         # Without the fillers of a beam that found fewer translations
         entry["alternatives"] = [other for other in others if other["score"] is not None]
     if terms := candidates[0].terms:
-        entry["glossary"] = list(map(dataclasses.asdict, terms))
+        entry["glossary"] = [term._asdict() for term in terms]
     return json.dumps(entry | dict(details), ensure_ascii=False) + "\n"
 
 

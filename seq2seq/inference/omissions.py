@@ -64,14 +64,17 @@ def note_omissions(
         ]
     if not translator.can_force:
         return
-    unread: dict[int, list[str]] = {}
+    found_in: dict[int, list[str]] = {}
     try:
-        for number, clauses in _unread(translator, doubts):
+        for at, clauses in _unread(translator, doubts):
             progress(0)
-            unread.setdefault(number, []).extend(clauses)
+            found_in[at] = clauses
     # If the check fails, the translations must not be lost
     except (RuntimeError, ArithmeticError, MemoryError) as error:
         log.warning("the check for unread parts of the source failed: %s", first_line(error))
+    unread: dict[int, list[str]] = {}
+    for at, clauses in sorted(found_in.items()):
+        unread.setdefault(doubts[at][0], []).extend(clauses)
     for number, clauses in unread.items():
         if clauses:
             listed = ", ".join(f"'{clause}'" for clause in clauses)
@@ -90,18 +93,22 @@ def _is_doubtful(translator: Translator, part: SourcePart, ids: Sequence[int]) -
 
 
 def _unread(translator: Translator, doubts: list[_Doubt]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line of each doubtful part with the text of its unread clauses."""
-    doubts = sorted(doubts, key=lambda doubt: -len(doubt[1].pieces))
+    """Yield the index of each doubtful part, the longest first, with the text of its unread clauses."""
+    order = sorted(range(len(doubts)), key=lambda at: -len(doubts[at][1].pieces))
     tokenizer, tags = translator.tokenizer, translator.tags
     end = [tokenizer.eos_id]
-    pairs = (([*tags.source, *part.pieces, *end], [*tags.target, *ids, *end]) for _, part, ids in doubts)
+    pairs = (
+        ([*tags.source, *part.pieces, *end], [*tags.target, *ids, *end])
+        for _, part, ids in map(doubts.__getitem__, order)
+    )
     found = force_in_batches(translator, pairs, align=True)
-    for (line, part, _), (*_, forced) in zip(doubts, found, strict=True):
+    for at, (*_, forced) in zip(order, found, strict=True):
         assert forced
         assert forced.weights is not None
         weights = forced.weights[len(tags.target) : -1, len(tags.source) : -1]
-        spans = unread_clauses(weights, source_pieces(tokenizer, part.pieces))
-        yield line, [tokenizer.src.decode(part.pieces[first:last]) for first, last in spans]
+        pieces = doubts[at][1].pieces
+        spans = unread_clauses(weights, source_pieces(tokenizer, pieces))
+        yield at, [tokenizer.src.decode(pieces[first:last]) for first, last in spans]
 
 
 def unread_clauses(weights: Tensor, pieces: Sequence[str]) -> list[tuple[int, int]]:

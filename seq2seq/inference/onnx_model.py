@@ -87,7 +87,8 @@ class _Memory:
     def by_sentence(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor of hypotheses (N, ...) as an array (B, beam, ...)."""
         array = tensor.numpy()
-        return array.reshape(self.sentences, -1, *array.shape[1:])
+        # Not -1, which an empty array leaves open: a kernel of one tap has no past
+        return array.reshape(self.sentences, len(array) // self.sentences, *array.shape[1:])
 
     def _share(self, number: int) -> np.ndarray:
         """Let the arrays have a cache's memory, and return its rows (slots of all hypotheses and heads, width)."""

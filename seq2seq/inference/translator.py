@@ -151,7 +151,11 @@ class Translator:
             model=Ensemble([member.model for member in members]) if ensemble else loaded.model,
             tokenizer=loaded.tokenizer,
             meta=loaded.meta,
-            settings=dataclasses.replace(settings or search_settings(loaded.meta), max_len=positions),
+            settings=dataclasses.replace(
+                settings or search_settings(loaded.meta),
+                # A classifier's target is a class and the end
+                max_len=2 if loaded.meta["model"]["model"]["decoder_layers"] == 0 else positions,
+            ),
             device=device,
             max_tokens=max_tokens or 0,
             max_len=min(max_len, positions or max_len),

@@ -14,9 +14,10 @@ class BatchNorm(nn.Module):
     y = gamma (x - mean) / sqrt(variance + 1e-5) + beta, mean and variance of each channel over a batch in training, and
     over running means of batches otherwise.
 
-    In training a sentence's output depends on the sentences beside it and, in a decoder, on its own future. The
-    statistics are of one micro-batch on one device; rank 0 decides the running ones. An update therefore depends on
-    `trainer.accumulate` and the number of devices, as with no other layer here.
+    In training a sentence's output depends on the other sentences of its batch and, in a decoder, on its own future.
+    The statistics are of one micro-batch on one device; rank 0 decides the running ones. An update therefore depends
+    on `trainer.accumulate` and the number of devices, unlike with any other layer here. Recomputed activations would
+    count a batch twice, and sharded ranks would have statistics of their own: both are refused.
 
     Reference:
         Ioffe & Szegedy 2015, 'Batch Normalization'.
@@ -44,9 +45,11 @@ class BatchNorm(nn.Module):
             mean = (x.to(exact) * real).sum(axes) / count  # (D,)
             variance = ((x.to(exact) - mean).square() * real).sum(axes) / count
             with torch.no_grad():
-                self.mean.lerp_(mean.to(self.mean.dtype), self.momentum)
                 # Without bias: of n numbers, n - 1 are free
                 free = variance * count / (count - 1).clamp(min=1)
-                self.variance.lerp_(free.to(self.variance.dtype), self.momentum)
+                for running, found in ((self.mean, mean), (self.variance, free)):
+                    following = running.lerp(found.to(running.dtype), self.momentum)
+                    # An update of a batch that is not finite is skipped, and so are its statistics
+                    running.copy_(torch.where(following.isfinite(), following, running))
         scale = self.weight.to(exact) * (variance.to(exact) + 1e-5).rsqrt()
         return ((x.to(exact) - mean.to(exact)) * scale + self.bias.to(exact)).to(x.dtype)

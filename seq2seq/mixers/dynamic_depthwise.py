@@ -72,7 +72,7 @@ class DynamicDepthwise(SelfMixer):
         # No bias without GLU: weights that do not sum to one would scale it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
-        # A batch norm would undo a bias
+        # Batch norm cancels a bias
         self.squeeze = nn.Linear(dim, max(1, dim // 4), bias=not batch_norm)
         self.weight = nn.Linear(max(1, dim // 4), kernel_size * dim)  # V, w_0
         self.norm = BatchNorm(dim=self.squeeze.out_features) if batch_norm else None

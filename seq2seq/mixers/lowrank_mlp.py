@@ -31,7 +31,7 @@ class LowRankMLP(SelfMixer[Sums]):
     Args:
         max_len: N; longer sequences are a ValueError.
         rank: r slots.
-        mix_channels: Multiply positions and channels by one matrix, without heads.
+        mix_channels: Use one matrix over positions and channels, without heads.
 
     Cost:
         2 D^2 + D + 2 H N r parameters; O(T r D + T D^2) time, causal O(T^2 D + T D^2); r D numbers

@@ -179,11 +179,11 @@ class Quadratic(SelfMixer[Past]):
         centers = self.centers.to(dtype)
         a = self.sharpness.to(dtype)[:, None, None]  # (H, 1, 1)
         n = torch.arange(-4, 5, device=centers.device, dtype=dtype)
-        near = (-a * (n - (centers - centers.round())[..., None]).square()).exp().sum(-1)  # (H, axes)
+        near = (-a * (n - (centers - centers.round())[..., None]).square()).logsumexp(-1)  # (H, axes)
         # Poisson's sum, sqrt(pi / a) sum_n exp(-pi^2 n^2 / a) cos(2 pi n c): each series has its largest a or least
         waves = (-(math.pi * n).square() / a).exp() * (2 * math.pi * n * centers[..., None]).cos()
-        far = (math.pi / a[..., 0]).sqrt() * waves.sum(-1)
-        return torch.where(a[..., 0] > math.pi, near, far).log().sum(-1)
+        far = ((math.pi / a[..., 0]).sqrt() * waves.sum(-1)).log()
+        return torch.where(a[..., 0] > math.pi, near, far).sum(-1)
 
 
 def _taps(count: int, axes: int, *, causal: bool) -> Tensor:

@@ -61,7 +61,7 @@ class RelativeBias(SelfMixer[Past]):
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
         self.multiplied = multiplied
-        # (offsets, H); they start as plain attention
+        # (offsets, H); at first the layer is plain attention
         rows = max_offset + 1 if causal else 2 * max_offset + 1
         self.bias = nn.Parameter(torch.full((rows, num_heads), float(multiplied)))
 

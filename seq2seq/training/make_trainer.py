@@ -18,6 +18,7 @@ from seq2seq.checkpoint import Loaded
 from seq2seq.data.preparation import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.metadata import describe
+from seq2seq.mixers.batch_norm import BatchNorm
 from seq2seq.network.build import build_model
 from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.search import SearchSettings
@@ -57,8 +58,11 @@ def make_task(
     """
     data = prepared.plan
     tokenizer = prepared.tokenizer
-    # A class and eos. The lengths of a stream are not known
-    if plan.config["model"]["decoder_layers"] == 0 and not data.stream and prepared.longest[1] > 2:
+    classifies = plan.config["model"]["decoder_layers"] == 0
+    if classifies and data.stream:
+        raise ValueError("model.decoder_layers=0 needs to know all targets, and data.streaming reads them on the way")
+    # A class and eos
+    if classifies and prepared.longest[1] > 2:
         raise ValueError(
             "model.decoder_layers=0 is a classifier, whose targets are one piece each, and a target of data.train has "
             f"{prepared.longest[1] - 1}: write each class as one word (maple_tree) and set tokenizer.type=word "
@@ -120,7 +124,14 @@ def load_teacher(plan: RunPlan, tokenizer: Tokenizer) -> Seq2Seq | None:
 
 
 def prepare_for_training(model: Seq2Seq, settings: TrainerSettings, *, compile: bool) -> None:
-    """Change how a model computes in training, in place; its weights and their names do not change."""
+    """Change how a model computes in training, in place; its weights and their names do not change.
+
+    Raises:
+        ValueError: The statistics of a batch norm would be wrong.
+    """
+    split = "trainer.checkpoint_activations=true" if settings.checkpoint_activations else "trainer.strategy=fsdp"
+    if (settings.checkpoint_activations or settings.sharded) and any(isinstance(m, BatchNorm) for m in model.modules()):
+        raise ValueError(f"{split} does not work with batch_norm=true of a mixer: set one of them to false")
     if settings.bf16_residual:
         keep_stream_in_bf16(model, on_gpus_alone=settings.bf16_residual == "auto")
     # Compiled layers cast in their kernels; sharded and recomputed layers read their weights again in the backward pass

@@ -115,6 +115,9 @@ def test_what_is_no_source_is_refused(tmp_path, capsys):
     (tmp_path / "broken.tar.gz").write_bytes(binary(tmp_path).read_bytes()[:5000])
     hub = parquet(tmp_path / "hub")
     pq.write_table(pa.table({"img": [{"bytes": b"GIF"}], "label": [0]}), hub / "plain_text" / "train-00001.parquet")
+    unlabeled = parquet(tmp_path / "unlabeled") / "plain_text" / "train-00000-of-00001.parquet"
+    table = pq.read_table(unlabeled)
+    pq.write_table(table.set_column(1, "label", pa.array([-1] * len(table), pa.int64())), unlabeled)
     (tmp_path / "text").mkdir()
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "text" / "train.parquet")
     for source, message in {
@@ -122,6 +125,7 @@ def test_what_is_no_source_is_refused(tmp_path, capsys):
         "broken.tar.gz": "broken.tar.gz",
         "hub": "neither PNG nor JPEG",
         "text": "has the columns text",
+        "unlabeled": "label -1",
     }.items():
         assert draw.main(["--cifar10", str(tmp_path / source), str(tmp_path / "out"), "--held-out", "1"]) == 2
         assert message in capsys.readouterr().err

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import os
 
+import pytest
 import torch
 
-from seq2seq.inference.onnx_model import _fit, _slots
-from seq2seq.network.state import Cache
+from seq2seq.inference.onnx_model import _fit, _Memory, _slots
+from seq2seq.network.state import Cache, expand, leaves
+
+
+class _FreeGraph:
+    """A graph whose axes are all free."""
+
+    def is_fixed(self, name: str, axis: int) -> bool:
+        return False
 
 
 def test_the_runtime_reports_nothing_to_its_maker():
@@ -29,3 +37,29 @@ def test_a_cache_has_few_more_slots_than_are_in_use_and_keeps_what_was_written()
     cache.ancestry.length = 3
     _fit(cache, _slots(cache.ancestry))
     assert cache.values[1, :, 0, 0].tolist() == list(range(1, 9))
+
+
+@pytest.mark.parametrize("heads", [None, 2])
+def test_arrays_are_written_as_caches_are(heads):
+    """The same values in the same slots as `Cache.append` writes, in every cache of a state."""
+    states = [expand([Cache.empty(2, 20, 4, heads=heads) for _ in range(2)], 3) for _ in range(2)]
+    memory = _Memory(_FreeGraph(), [torch.zeros(2, 5)], states[0])
+    for at in range(10):
+        position = torch.full((6,), at)
+        values = [torch.randn(6, 4) for _ in range(2)]
+        memory.begin(position)
+        following = [value.numpy() for value in values]
+        memory.append(following, position)
+        assert all(ours is theirs for ours, theirs in zip(following, leaves(states[0]), strict=True))
+        for cache, value in zip(leaves(states[1]), values, strict=True):
+            cache.append(value, position)
+    for ours, theirs in zip(leaves(states[0]), leaves(states[1]), strict=True):
+        slots = ours.values.shape[ours.slot_axis]
+        assert ours.values.equal(theirs.values.narrow(theirs.slot_axis, 0, slots))
+        assert ours.owner.equal(theirs.owner)
+
+
+def test_a_state_without_numbers_has_a_row_for_each_hypothesis():
+    """A kernel of one tap remembers nothing: (N, 0, D)."""
+    memory = _Memory(_FreeGraph(), [torch.zeros(2, 5)], [torch.zeros(6, 0, 4)])
+    assert memory.arrays["state.0"].shape == (2, 3, 0, 4)

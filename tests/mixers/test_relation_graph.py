@@ -363,6 +363,11 @@ def test_batch_norm_is_torchs_over_real_positions(sizes):
         torch.testing.assert_close(ours.train()(x, mask)[mask], theirs.train()(x[mask]))
     torch.testing.assert_close(ours.variance, theirs.running_var)
     torch.testing.assert_close(ours.eval()(x, mask)[mask], theirs.eval()(x[mask]))
+    # Statistics of an update that is skipped are skipped, too
+    before = ours.mean.clone(), ours.variance.clone()
+    ours.train()(torch.full((*sizes, DIM), float("inf")), mask)
+    assert ours.mean.equal(before[0])
+    assert ours.variance.equal(before[1])
 
 
 @both_forms

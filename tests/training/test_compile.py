@@ -227,6 +227,13 @@ def test_checkpointed_layers_are_computed_twice_compiled_or_not(monkeypatch, com
     torch._dynamo.reset()
 
 
+def test_statistics_of_batches_are_not_recomputed():
+    given = ("mixer.encoder.before=depthwise", "mixer.encoder.batch_norm=true")
+    model = composed.tiny("mixer=preconv_attention", *given)
+    with pytest.raises(ValueError, match=r"checkpoint_activations.*batch_norm"):
+        prepare_for_training(model, settings(checkpoint_activations=True), compile=False)
+
+
 def gradients(model: nn.Module, rows: int = 3) -> torch.Tensor:
     """Return all gradients of one batch as one vector."""
     model.zero_grad()

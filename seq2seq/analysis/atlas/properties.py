@@ -70,8 +70,8 @@ class Measured:
     def graph(self) -> tuple[bool, bool, bool, bool, bool]:
         """The columns of Han et al. 2022: sparse over positions, over channels, shared over both, dynamic.
 
-        Where only projections mix channels, M leaves them out. A layer that reads its own position alone is nothing but
-        a projection (their 1 x 1 convolution), which then counts as its M.
+        Where only projections mix channels, M leaves them out. A layer that reads its own position alone is just a
+        projection (their 1 x 1 convolution), which is treated as M.
         """
         own = self.properties
         alone = self.dense_point

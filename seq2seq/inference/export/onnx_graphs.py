@@ -23,6 +23,7 @@ from seq2seq.inference.export.int8 import Int8Linear, in_int8
 from seq2seq.inference.onnx_model import FORMAT, GRAPHS, OUTPUT, load_onnx, step_names
 from seq2seq.kernels.attention.weights import normalize
 from seq2seq.kernels.conv_step.torch_impl import weigh_slots
+from seq2seq.network.classifier import NoEmbedding
 from seq2seq.network.model import Seq2Seq
 from seq2seq.network.state import leaves, rebuild, shared_ancestries
 from seq2seq.system.packages import require
@@ -231,6 +232,8 @@ def write_onnx(
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         require(package, "--format onnx", extra="export")
+    if isinstance(loaded.model.decoder.embedding, NoEmbedding):
+        raise ValueError("a classifier (model.decoder_layers=0) has no ONNX graph of its step; use the checkpoint")
     if any(pooling.grid for pooling in loaded.model.encoder.poolings.values()):
         raise ValueError(
             "model.encoder_stages pools the grid of an image, for which there is no ONNX graph: export a model of one "

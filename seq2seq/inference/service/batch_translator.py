@@ -20,6 +20,7 @@ from seq2seq.inference.service.messages import (
     AnswerCandidate,
     AnswerPart,
     Options,
+    TermAnswer,
     Text,
     Translation,
     WordAlignment,
@@ -164,7 +165,7 @@ class BatchTranslator:
                     text=row[0].text,
                     candidates=[_candidate(*each) for each in zip(row, words, strict=True)],
                     language=other_language(lines[i], translator.src_lang) if detects else None,
-                    glossary=list(row[0].terms) or None,
+                    glossary=[TermAnswer(**term._asdict()) for term in row[0].terms] or None,
                     warning="; ".join(warnings) or None,
                 )
             )

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 
-from seq2seq.inference.glossary import Glossary, Term
+from seq2seq.inference.glossary import Glossary
 from seq2seq.inference.mbr import Utility
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.settings.declare import keys
@@ -161,6 +161,14 @@ class AnswerCandidate(BaseModel):
     alignment: WordAlignment | None = None
 
 
+class TermAnswer(BaseModel):
+    """Term of the glossary in a text; `found` is true if the best translation has its target."""
+
+    source: str
+    target: str
+    found: bool
+
+
 class Translation(BaseModel):
     """Translation of one text: the best text, all candidates and a warning, or the reason of a failure.
 
@@ -172,7 +180,7 @@ class Translation(BaseModel):
     text: str | None = None
     candidates: list[AnswerCandidate]
     language: str | None = None
-    glossary: list[Term] | None = None
+    glossary: list[TermAnswer] | None = None
     warning: str | None = None
     error: str | None = None
 

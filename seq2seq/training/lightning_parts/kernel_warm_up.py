@@ -95,6 +95,8 @@ def _compilations(
     are loaded, also in the thread of backward passes.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    # A batch norm would count these batches
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with collected() as found, eager(model):
         for rows, src_len, tgt_len in shapes:
             src = torch.zeros(rows, src_len, dtype=torch.int64, device=device)  # (B, S)
@@ -104,6 +106,8 @@ def _compilations(
                 loss = sum_losses(model, Batch(src, real[0], tgt, tgt, real[1], src[:, 0]), optim).loss
             # `backward` would add to the parameters' gradients
             torch.autograd.grad(loss, trained, allow_unused=True)
+    for buffer, value in before:
+        buffer.copy_(value)
     return list(found.values())
 
 

@@ -69,15 +69,24 @@ class Replay:
         passes: The plain passes.
         parameters: All parameters of the model.
         make: Makes the recorder at the first capture.
+        buffers: Of the model, such as the statistics of a batch norm.
 
     Attributes:
         counts: Numbers of "captured", "replayed" and "plain" passes, and the "seconds" of captures.
     """
 
-    def __init__(self, passes: Passes, parameters: Iterable[nn.Parameter], *, make: Callable[[], CudaRecorder]) -> None:
+    def __init__(
+        self,
+        passes: Passes,
+        parameters: Iterable[nn.Parameter],
+        *,
+        make: Callable[[], CudaRecorder],
+        buffers: Iterable[Tensor] = (),
+    ) -> None:
         self.counts: dict[str, float] = {"captured": 0, "replayed": 0, "plain": 0, "seconds": 0.0}
         self._passes = passes
         self._parameters = list(parameters)
+        self._buffers = list(buffers)
         self._make = make
         self._recorder: CudaRecorder | None = None
         self._failed = False
@@ -160,12 +169,12 @@ class Replay:
         try:
             if self._recorder is None:
                 self._recorder = self._make()
-                # The warm-up makes libraries load their kernels; its gradients are undone
-                gradients = [gradient for gradient in self._gradients if gradient is not None]
-                before = [gradient.clone() for gradient in gradients]
+                # The warm-up makes libraries load their kernels; its gradients and statistics are undone
+                changed = [*(gradient for gradient in self._gradients if gradient is not None), *self._buffers]
+                before = [tensor.clone() for tensor in changed]
                 self._recorder.warm_up(passes)
-                if gradients:
-                    torch._foreach_copy_(gradients, before)  # type: ignore[reportPrivateImportUsage]
+                for tensor, value in zip(changed, before, strict=True):
+                    tensor.copy_(value)
             recording = CapturedPasses(mine, self._recorder.record(passes))
         except (RuntimeError, ValueError) as error:
             self._fail(first_line(error))

@@ -165,7 +165,8 @@ class TranslationTask(EvaluatedModule):
     def on_train_start(self) -> None:
         """Prepare to replay passes, and set the rate of the first update, since a resumed run may have a new budget."""
         if self.graphs:
-            self.replay = Replay(self._passes, self.model.parameters(), make=partial(CudaRecorder, self.device))
+            made = partial(CudaRecorder, self.device)
+            self.replay = Replay(self._passes, self.model.parameters(), make=made, buffers=self.model.buffers())
         if self.budget and self.trainer.global_step:
             self.budget.agree()
             self.lr_schedulers().follow(self.budget.schedule_share(self.trainer))  # type: ignore[union-attr]
