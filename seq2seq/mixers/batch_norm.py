@@ -23,6 +23,9 @@ class BatchNorm(nn.Module):
         Ioffe & Szegedy 2015, 'Batch Normalization'.
     """
 
+    # Its state changes with each forward pass in training
+    counts_batches = True
+
     mean: Tensor
     variance: Tensor
 

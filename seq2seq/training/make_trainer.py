@@ -18,7 +18,6 @@ from seq2seq.checkpoint import Loaded
 from seq2seq.data.preparation import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.metadata import describe
-from seq2seq.mixers.batch_norm import BatchNorm
 from seq2seq.network.build import build_model
 from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.search import SearchSettings
@@ -130,7 +129,9 @@ def prepare_for_training(model: Seq2Seq, settings: TrainerSettings, *, compile: 
         ValueError: The statistics of a batch norm would be wrong.
     """
     split = "trainer.checkpoint_activations=true" if settings.checkpoint_activations else "trainer.strategy=fsdp"
-    if (settings.checkpoint_activations or settings.sharded) and any(isinstance(m, BatchNorm) for m in model.modules()):
+    if (settings.checkpoint_activations or settings.sharded) and any(
+        getattr(module, "counts_batches", False) for module in model.modules()
+    ):
         raise ValueError(f"{split} does not work with batch_norm=true of a mixer: set one of them to false")
     if settings.bf16_residual:
         keep_stream_in_bf16(model, on_gpus_alone=settings.bf16_residual == "auto")

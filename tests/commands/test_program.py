@@ -73,6 +73,8 @@ def test_main_is_the_command_for_processes_that_it_starts(monkeypatch):
     """Spawned processes and Lightning's launcher start again from `__main__`, which must not be the dispatcher."""
     monkeypatch.setattr(sys, "argv", ["seq2seq", "train", "mixer=gru"])
     seen = []
+    # Put back after this test
+    monkeypatch.setattr(program.Parser, "called_as", program.Parser.called_as)
     monkeypatch.setattr(program.runpy, "run_module", lambda name, **how: seen.append((name, how, sys.argv[1:])))
     program.main()
     assert seen == [("seq2seq.train", {"run_name": "__main__", "alter_sys": True}, ["mixer=gru"])]
