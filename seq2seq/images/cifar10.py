@@ -147,7 +147,7 @@ def _as_line(data: bytes) -> str:
 
 
 def _names_of(metadata: dict[bytes, bytes], label: str) -> list[str]:
-    """Return the names of the classes that the hub's library keeps in a parquet file; empty if there are none."""
+    """Return the class names in the metadata of a parquet file from the hub, or an empty list if it has none."""
     try:
         names = json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]
         return [_as_word(name) for name in names or ()]

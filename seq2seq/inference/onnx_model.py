@@ -61,7 +61,7 @@ class _Graph:
 
 
 class _Memory:
-    """What a search gives to each of its steps: a context and a state as arrays, which share the tensors' memory.
+    """Arrays of a context and a state, given to each step of a search; they share the tensors' memory.
 
     Args:
         graph: The step's.

@@ -19,6 +19,16 @@ def left_padding(kernel_size: int, causal: bool) -> int:
     return kernel_size - 1 if causal else kernel_size // 2
 
 
+def full_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, causal: bool, dilation: int = 1, groups: int = 1
+) -> Tensor:
+    """Convolve x (B, T, C) by a matrix for each tap, weight (C', C / groups, K), zeros outside: (B, T, C')."""
+    taps = weight.shape[-1]
+    left = dilation * left_padding(taps, causal)
+    values = F.pad(x.transpose(1, 2), (left, dilation * (taps - 1) - left))  # (B, C, T + dilation (K - 1))
+    return F.conv1d(values, weight, bias, dilation=dilation, groups=groups).transpose(1, 2)
+
+
 def tap_inputs(x: Tensor, taps: int, *, left: int) -> Tensor:
     """Copy the inputs of each position's taps from x (B, T, D): (B, T, K, D), zeros outside the sequence.
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.kernels.band_matrix import left_padding
+from seq2seq.kernels.band_matrix import full_convolution, left_padding
 from seq2seq.mixers.past import Window
 from seq2seq.mixers.projections import add_bias, initialize
 from seq2seq.network.introspection import MixingProperties
@@ -83,21 +83,19 @@ class Conv(SelfMixer[Window]):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero."""
         mask = real_positions(x, mask)
-        left = self.dilation * left_padding(self.kernel_size, self.causal)
-        right = self.dilation * (self.kernel_size - 1) - left
         z = x if self.inner is None else self.inner(x)  # (B, T, C)
+        bias = None if self.groups > 1 or self.out is not None else self.bias
+        taps = {"dilation": self.dilation, "groups": self.groups}
         if self.circular:
+            left = self.dilation * left_padding(self.kernel_size, self.causal)
+            right = self.dilation * (self.kernel_size - 1) - left
             # Row t + left of the extended sentence is position t, counted around the real positions
             place = torch.arange(-left, z.shape[1] + right, device=z.device) % mask.sum(1, keepdim=True).clamp(min=1)
-            values = z.gather(1, place[:, :, None].expand(-1, -1, self.channels)).transpose(1, 2)
+            around = z.gather(1, place[:, :, None].expand(-1, -1, self.channels)).transpose(1, 2)
+            y = F.conv1d(around, self.weight, bias, **taps).transpose(1, 2)
         else:
-            values = z.masked_fill(~mask[:, :, None], 0.0).transpose(1, 2)  # (B, C, T)
-            values = F.pad(values, (left, right))  # (B, C, T + r (K - 1))
-        if self.groups == 1 and self.out is None:
-            y = F.conv1d(values, self.weight, self.bias, dilation=self.dilation)
-            return y.transpose(1, 2)  # (B, T, D)
-        y = F.conv1d(values, self.weight, dilation=self.dilation, groups=self.groups)
-        return self._project(y.transpose(1, 2))
+            y = full_convolution(z.masked_fill(~mask[:, :, None], 0.0), self.weight, bias, causal=self.causal, **taps)
+        return self._project(y) if bias is None else y  # (B, T, D)
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Window:
         """Return zeros for the inputs before the sentence."""

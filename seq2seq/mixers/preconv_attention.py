@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.short_rows import divide
-from seq2seq.kernels.band_matrix import left_padding
+from seq2seq.kernels.band_matrix import full_convolution
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
 from seq2seq.mixers.batch_norm import BatchNorm
 from seq2seq.mixers.past import WindowedPast, attend_to_past
@@ -126,9 +126,7 @@ class PreconvAttention(SelfMixer[WindowedPast]):
         """Convolve inner (B, T, C)."""
         if self.before != "full":
             return shortconv(inner, self.weight, causal=self.causal)
-        left = left_padding(self.kernel_size, self.causal)
-        values = F.pad(inner.transpose(1, 2), (left, self.kernel_size - 1 - left))  # (B, D, T + K - 1)
-        return F.conv1d(values, self.weight.to(values.dtype)).transpose(1, 2)
+        return full_convolution(inner, self.weight.to(inner.dtype), causal=self.causal)
 
     def _after(self, x: Tensor, mixed: Tensor, mask: Tensor) -> Tensor:
         """Compute queries and keys of the convolved inputs, and values of the inputs (..., D): (..., 3 D)."""

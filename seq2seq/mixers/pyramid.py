@@ -113,7 +113,7 @@ class Pyramid(SelfMixer):
             running = torch.lerp(state.running, self.key_value(x).to(state.running), share[:, None])
             key_value = running
         else:
-            # Products with every S_j, of which each row takes the one of its place
+            # Multiply by all S_j; each row then selects the product of its own place
             weight = self.reduce.weight.unflatten(1, (self.reduction, -1)).permute(1, 0, 2)  # (r, D, D)
             every = F.linear(x, weight.flatten(0, 1)).unflatten(-1, (self.reduction, -1))  # (N, r, D)
             own = every.gather(1, place[:, None, None].expand(-1, 1, self.dim)).squeeze(1)  # (N, D)

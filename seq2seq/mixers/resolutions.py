@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.kernels.attention import attention
-from seq2seq.kernels.band_matrix import left_padding
+from seq2seq.kernels.band_matrix import full_convolution
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
 from seq2seq.network.mixer import (
@@ -125,9 +125,8 @@ def _widths(dim: int, unit: int, count: int, widths: Sequence[int] | None) -> li
 
 def _convolve(z: Tensor, weight: Tensor, mask: Tensor, size: int) -> Tensor:
     """Convolve the means of blocks of `size` positions of z (B, T, C), and repeat the results."""
-    means = _means(z[:, None], _blocks(mask[:, None, :, None], size))[:, 0].transpose(1, 2)  # (B, C, blocks)
-    left = left_padding(weight.shape[-1], causal=False)
-    y = F.conv1d(F.pad(means, (left, weight.shape[-1] - 1 - left)), weight).transpose(1, 2)
+    means = _means(z[:, None], _blocks(mask[:, None, :, None], size))[:, 0]  # (B, blocks, C)
+    y = full_convolution(means, weight, causal=False)
     return y.repeat_interleave(size, 1)[:, : z.shape[1]]
 
 
