@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from composed import BOS, EOS, PAD, PRESETS, SELF, TINY, Case, config, lengths_mask, random_tokens, tiny
+from composed import BOS, EOS, PAD, PRESETS, SELF, TINY, Case, config, decodes, lengths_mask, random_tokens, tiny
 from conftest import jiggle
 from textbook_search import beam_search, next_log_probs
 from torch import Tensor
@@ -25,7 +25,6 @@ from seq2seq.search.hypothesis import length_divisor, longest_target
 from seq2seq.search.selection import top
 from seq2seq.settings.search import SearchSettings
 
-ENCODER_ONLY = {"bigru", "resolutions"}
 SPECIAL = Specials(BOS, EOS, PAD)
 SMALL = 6  # pad, unk, bos, eos and two words: three tokens that do not end
 MODELS = {preset: (f"mixer={preset}",) for preset in PRESETS} | {
@@ -235,7 +234,7 @@ def test_scores_are_those_of_forward(overrides):
             assert hypothesis.score == pytest.approx(log_prob / (len(hypothesis.ids) + 1) ** 0.7, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in SELF if name not in ENCODER_ONLY])
+@pytest.mark.parametrize("name", filter(decodes, SELF))
 def test_a_convolution_longer_than_the_translation_stands_beside_any_mixer(name):
     """Both mixers use one table of ancestors; the convolution needs more slots than there are positions."""
     settings = config("mixer=transformer", *TINY, "model.tie=none")
