@@ -293,14 +293,13 @@ def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer,
 
     def lines(side: int) -> Iterator[str]:
         # Opened anew for each side, so that no corpus is in memory
-        factors = None if side else settings.factors
-        found = (line for _, blocks in texts for block in blocks() for line in block[side])
-        return (without_factors(sentence_of(line), factors) for line in found)
+        return (sentence_of(line) for _, blocks in texts for block in blocks() for line in block[side])
 
     def build(building: Path) -> None:
         log.info("training the tokenizer (at most %s lines)", f"{settings.input_sentence_size:,}")
         make = partial(extend_tokenizer, ready) if ready else train_tokenizer
-        state = make(src_lines=lines(0), tgt_lines=lines(1), settings=settings).to_state()
+        src = (without_factors(line, settings.factors) for line in lines(0))
+        state = make(src_lines=src, tgt_lines=lines(1), settings=settings).to_state()
         for name in ("src_model", "tgt_model"):
             if name in state:
                 (building / f"{name}.model").write_bytes(state[name])

@@ -209,8 +209,7 @@ class PairStream(IterableDataset):
         try:
             src, tgt = self.encoder(text)
         except LineError as error:
-            found = LineError(int(positions[error.position]), error.line, error.reason)
-            raise ValueError(f"data.train: {found}") from None
+            raise ValueError(f"data.train: {LineError(positions[error.position], *error.args[1:])}") from None
         widest = longest_width(self.max_tokens)
         # Filter by the best segmentations, as for prepared text: filtering must not depend on samples
         own = sentence_lengths(src, self.encoder.tokenizer.separator)

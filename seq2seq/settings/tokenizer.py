@@ -19,8 +19,7 @@ NORMALIZERS = ("identity", "nfc", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 VOCAB_SIZE = 8000
 # Maximum number of bits of an id of a patch: ids, and the number of different ids, are int64.
 _MOST_BITS = 62
-# Stands before each factor of a word, as OpenNMT writes it.
-FACTOR = "\uffe8"
+FACTOR = "\uffe8"  # stands before each factor of a word, as in OpenNMT
 # Maximum number of pixels of an image's side.
 _LARGEST = 2**16
 

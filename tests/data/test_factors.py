@@ -26,7 +26,7 @@ from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.streaming import PairStream
 from seq2seq.data.token_cache import PairEncoder, read_ids, write_ids
-from seq2seq.data.tokenizer import Tokenizer, make_tokenizer
+from seq2seq.data.tokenizer import Tokenizer, make_tokenizer, same_pieces
 from seq2seq.data.vocabulary_fit import report_fit
 from seq2seq.inference.encoding import encode_pieces, source_pieces
 from seq2seq.inference.export.agreement import SENTENCES, drawn_sources
@@ -305,8 +305,12 @@ def test_a_tokenizer_grows_with_its_factors(tokenizer):
     rows = start_weights(start, grown)
     assert rows["encoder.embedding.table.pieces.weight"].shape[0] == grown.src_vocab_size
     build_model(tiny.model_config(grown)).load_state_dict(rows)
-    with pytest.raises(ValueError, match="factors"):
-        origins(tokenizer, tiny.tokenizer())
+    # The order of factors counts
+    turned = Tokenizer.from_state({**tokenizer.to_state(), "factors": dict(reversed(LISTED.items()))})
+    for other in (turned, tiny.tokenizer()):
+        assert not same_pieces(tokenizer.to_state(), other.to_state())
+        with pytest.raises(ValueError, match="factors"):
+            origins(tokenizer, other)
     assert (
         make_tokenizer([grown.to_state()["src_model"]], TokenizerSettings(factors=LISTED)).fingerprint
         == grown.fingerprint
