@@ -130,7 +130,7 @@ class BatchTranslator:
                     texts
                 )
         translator = translator.between(options.src_lang, options.tgt_lang)
-        detects = options.language and not self.tokenizer.patches
+        detects = options.language and not (self.tokenizer.patches or self.tokenizer.factors)
         lines = [each.text for each in texts]
         found = translator.translate(
             lines,
