@@ -72,7 +72,7 @@ def learn_lexicon(blocks: Iterable[Pairs], *, seed: int) -> dict[str, list[str]]
     if not any(map(all, zip(*rows, strict=True))):
         raise ValueError(f"data.augment.terms: no word occurs {_LEAST_COUNT} times; leave it out, or add text")
     src_size, tgt_size = (len(side) - 1 for side in names)
-    table = lexical_table(lambda: [tuple(rows)], src_size=src_size, tgt_size=tgt_size, iterations=_ITERATIONS)
+    table = lexical_table(lambda: [(rows[0], rows[1])], src_size=src_size, tgt_size=tgt_size, iterations=_ITERATIONS)
     lexicon: dict[str, list[str]] = {}
     for key in table.keys[table.probs >= _LEAST_PROB].tolist():
         lexicon.setdefault(names[0][key // tgt_size], []).append(names[1][key % tgt_size])

@@ -69,7 +69,8 @@ def test_phrases_by_hand():
 
 
 def test_translations_are_learned():
-    lexicon = learn_lexicon([tuple(zip(*toycorpus.pairs(200), strict=True))], seed=0)
+    pairs = toycorpus.pairs(200)
+    lexicon = learn_lexicon([([german for german, _ in pairs], [english for _, english in pairs])], seed=0)
     for words in (toycorpus.NOUNS, toycorpus.VERBS):
         for german, english in words.items():
             assert english in lexicon[german.lower()]
@@ -189,7 +190,7 @@ HOW: dict[str, Any] = {"device": "cpu", "settings": SearchSettings(beam_size=2, 
 
 
 def test_a_glossary_is_written_into_the_source(ckpt):
-    translator = Translator.load(ckpt, **HOW)
+    translator: Any = Translator.load(ckpt, **HOW)
     assert translator.glossary_by == "tags"
     encode = translator.tokenizer.src.encode
     term, end = (translator.tokenizer.src.piece_to_id(piece) for piece in PIECES)
