@@ -21,7 +21,7 @@ from seq2seq.data.marks import SEPARATOR, TERM, with_translations
 from seq2seq.data.tokenizer import reservoir
 
 # Pairs that IBM Model 1 is estimated from, its iterations, and the words of a side that it reads.
-_PAIRS, _ITERATIONS, _WORDS = 200_000, 5, 200
+_PAIRS, _ITERATIONS, _WORDS = 100_000, 5, 100
 # Least occurrences of a word, and least probability of its translation.
 _LEAST_COUNT, _LEAST_PROB = 3, 0.1
 # Most translations in a pair, and most words of the source with one translation.
