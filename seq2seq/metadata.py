@@ -53,6 +53,7 @@ def describe(
     lines: Mapping[str, Any] | None = None,
     preset: str | None = None,
     context: int = 0,
+    terms: bool = False,
 ) -> dict[str, Any]:
     """Make the description of a checkpoint.
 
@@ -65,6 +66,7 @@ def describe(
         lines: Statistics of the training lines, see `LineStatistics`.
         preset: Label of the mixer.
         context: Sources of the document before each source, see `data.context.ContextWindow`.
+        terms: Trained with translations of words in sources, see `data.terms`.
 
     Raises:
         ValueError: A value is not of a plain type.
@@ -82,7 +84,8 @@ def describe(
     }
     # Without n_best, which the caller decides, and max_len, which the model decides
     kept = search and {key: getattr(search, key) for key in KEPT}
-    more = {"search": kept, "tgt_langs": tgt_langs, "lines": lines, "preset": preset, "context": context}
+    more = {"search": kept, "tgt_langs": tgt_langs, "lines": lines, "preset": preset}
+    more |= {"context": context, "terms": terms}
     entry |= {key: value for key, value in more.items() if value}
     # Convert to JSON and back, so that a bad value stops training at its start, not when it saves
     return json.loads(as_json(entry)) | {"tokenizer": tokenizer.to_state()}

@@ -134,6 +134,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--resume writes plain text, and {options.output} is compressed; compress it afterwards")
     if options.resume and options.alignments:
         parser.error("--alignments cannot be resumed; with --resume, use --format json --align")
+    if not options.glossary:
+        parser.refuse(options, ["glossary_by"], "goes with --glossary")
     if options.format != "json":
         parser.refuse(options, ("pieces", "align"), "goes with --format json")
     return exit_status(lambda: _run(options))
@@ -317,8 +319,8 @@ def _partial_output(
 ) -> contextlib.AbstractContextManager[PartialOutput]:
     """Open the partial output of an earlier run, or a new one."""
     how = ("n_best", "format", "pieces", "align", "suppress", "samples", "mbr", "max_len", "tgt_lang", "sentences")
-    # Files of earlier versions have no source language
-    how += (*keys(SamplingSettings), *(("src_lang",) if options.src_lang else ()))
+    # Files of earlier versions lack these
+    how += (*keys(SamplingSettings), *(name for name in ("src_lang", "glossary_by") if getattr(options, name)))
     made_by = {name: getattr(options, name) for name in how}
     made_by["dtype"] = translator.dtype
     made_by["search"] = dataclasses.asdict(translator.settings)

@@ -62,6 +62,7 @@ class Stub:
         )
         self.tags = NO_TAGS
         self.glossary = None
+        self.glossary_by = "search"
         self.nbytes = 1000
         self.gate = threading.Event()
         self.gate.set()

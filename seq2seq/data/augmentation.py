@@ -1,4 +1,4 @@
-"""Changes of training pairs on the fly: capitals on both sides, typing errors in the source."""
+"""Changes of training pairs on the fly: capitals on both sides; typing errors and translations in the source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from collections.abc import Callable
 import numpy as np
 
 from seq2seq.data.cleaning import Pairs
+from seq2seq.data.terms import Lexicon, mark_words
 from seq2seq.settings.data import AugmentSettings
+from seq2seq.settings.declare import keys
 
 # One word in so many has an error; every changed line has at least one.
 _WORDS_PER_TYPO = 10
@@ -20,33 +22,38 @@ _WORDS_PER_TYPO = 10
 class Augmentation:
     """Random changes of pairs, each a function of (seed, epoch, row): any worker and any resumed run makes the same.
 
-    A pair has at most one change: upper, title and lower apply to both sides, typos to the source alone.
+    A pair has at most one change: upper, title and lower apply to both sides, typos and terms to the source alone. The
+    lexicon has the translations of words for terms.
     """
 
     shares: AugmentSettings
     seed: int
+    lexicon: Lexicon
 
     @classmethod
-    def of(cls, shares: AugmentSettings, seed: int) -> Augmentation | None:
+    def of(cls, shares: AugmentSettings, seed: int, lexicon: Lexicon) -> Augmentation | None:
         """Return the changes with these shares of the pairs; None if all shares are 0."""
-        return cls(shares, seed) if any(dataclasses.astuple(shares)) else None
+        return cls(shares, seed, lexicon) if any(dataclasses.astuple(shares)) else None
 
     def kinds(self, rows: np.ndarray, epoch: int) -> np.ndarray:
-        """Draw the change of each row (N,) in an epoch: 0 for none, else the position in KINDS plus 1."""
-        # Intervals of [0, 1) from below: upper, title, lower, typos, and no change
+        """Draw the change of each row (N,) in an epoch: 0 for none, else the position in NAMES plus 1."""
+        # Intervals of [0, 1) from below: those of NAMES, and no change
         ends = np.cumsum(dataclasses.astuple(self.shares))
         kinds = np.searchsorted(ends, _uniform(rows, self.seed, epoch), side="right") + 1  # (N,)
-        return np.where(kinds > len(KINDS), 0, kinds).astype(np.int8)
+        return np.where(kinds > len(NAMES), 0, kinds).astype(np.int8)
 
     def __call__(self, text: Pairs, kinds: np.ndarray, rows: np.ndarray, epoch: int) -> Pairs:
         """Change each pair of `text` in the way that `kinds` says."""
         src, tgt = list(text[0]), list(text[1])
         for i in np.flatnonzero(kinds).tolist():
-            name = list(KINDS)[kinds[i] - 1]
+            name = NAMES[kinds[i] - 1]
             # Random accepts no tuple of numbers, and its strings are hashed alike on every machine
             rng = random.Random(f"{self.seed} {epoch} {rows[i]}")
-            src[i] = KINDS[name](src[i], rng)
-            if name != "typos":
+            if name == "terms":
+                src[i] = mark_words(src[i], tgt[i], self.lexicon, rng)
+            else:
+                src[i] = KINDS[name](src[i], rng)
+            if name not in ("typos", "terms"):
                 tgt[i] = KINDS[name](tgt[i], rng)
         return src, tgt
 
@@ -68,7 +75,8 @@ def add_typos(line: str, rng: random.Random) -> str:
     return line
 
 
-# In the order of the fields of AugmentSettings.
+NAMES = tuple(keys(AugmentSettings))
+# The changes that read one side at a time.
 KINDS: dict[str, Callable[[str, random.Random], str]] = {
     "upper": lambda line, rng: line.upper(),
     "title": lambda line, rng: _title(line),

@@ -8,14 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from seq2seq.data.marks import SEPARATOR, unmarked
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.text_files import is_blank
 from seq2seq.settings.data import MOST_CONTEXT
-
-# Piece between sentences, a control symbol of the tokenizer.
-PIECE = "<sep>"
-# The same in text: a code point that Unicode reserves for use inside programs, so that no text contains it.
-SEPARATOR = "\ufdd0"
 
 
 class ContextWindow:
@@ -33,7 +29,7 @@ class ContextWindow:
         if is_blank(line):
             self.previous.clear()
             return line
-        line = line.replace(SEPARATOR, " ")
+        line = unmarked(line)
         joined = SEPARATOR.join([*self.previous, line])
         self.previous.append(line)
         return joined

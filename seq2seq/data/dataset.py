@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from seq2seq.data.augmentation import KINDS, Augmentation
+from seq2seq.data.augmentation import NAMES, Augmentation
 from seq2seq.data.batching import Batch, aligned, collate
 from seq2seq.data.context import sentence_lengths, sentence_of
 from seq2seq.data.languages import NO_TAGS, Tags
@@ -146,7 +146,7 @@ class EncodedCorpus:
         fitted = {}
         # Unchanged lines vary with sampling alone
         kinds = [0] if self.sample_seed is not None else []
-        kinds += [i for i, name in enumerate(KINDS, 1) if self.augment and getattr(self.augment.shares, name)]
+        kinds += [i for i, name in enumerate(NAMES, 1) if self.augment and getattr(self.augment.shares, name)]
         for kind in kinds:
             drawn = self._draw(rows, np.full(len(rows), kind), epoch=0, seed=self.sample_seed)
             sides = zip(best, drawn, strict=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seq2seq.data.batching import longest_width
-from seq2seq.data.context import PIECE
+from seq2seq.data.marks import PIECES, SEPARATOR, TERM, TERM_END
 from seq2seq.data.multi_corpus import NamedCorpus, only_splits
 from seq2seq.data.preflight import open_corpora
 from seq2seq.data.streaming import TrainingStream
@@ -66,10 +66,9 @@ class DataPlan:
             train = replace(parts[0], corpus=only_splits(parts[0].corpus, ("train",)))
             stream = TrainingStream(train, data.shuffle_buffer, cache_dir)
             parts = (replace(parts[0], corpus=only_splits(parts[0].corpus, ("valid", "test"))),)
+        pieces = [PIECES[SEPARATOR]] * bool(data.context) + [PIECES[TERM], PIECES[TERM_END]] * bool(data.augment.terms)
         # dict.fromkeys drops repeated tags and keeps their order, on which ids depend
-        tags = dict.fromkeys(
-            [*tokenizer.symbols, *(tag for part in parts for tag in part.tags), *([PIECE] * bool(data.context))]
-        )
+        tags = dict.fromkeys([*tokenizer.symbols, *(tag for part in parts for tag in part.tags), *pieces])
         return cls(
             data=data,
             parts=tuple(parts),

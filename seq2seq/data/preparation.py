@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from seq2seq.data.augmentation import Augmentation
 from seq2seq.data.batching import longest_width
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
-from seq2seq.data.context import PIECE, sentence_lengths, sentence_of
+from seq2seq.data.context import sentence_lengths, sentence_of
 from seq2seq.data.corpus import Corpus, limited, load_corpus
 from seq2seq.data.dataset import EncodedCorpus, PairDataset
 from seq2seq.data.extension import extend_tokenizer
@@ -29,6 +31,7 @@ from seq2seq.data.pace import Pace
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.streaming import PairStream
+from seq2seq.data.terms import learn_lexicon
 from seq2seq.data.text_checks import refuse_swapped
 from seq2seq.data.token_cache import PairEncoder, read_ids, write_ids
 from seq2seq.data.tokenizer import (
@@ -69,6 +72,7 @@ class PreparedData:
     fingerprint: str
     whole_fingerprint: str
     folders: Mapping[str, Path]
+    augment: Augmentation | None
 
     def split(self, name: str) -> PairDataset:
         """Return an encoded split; raise ValueError if the name is unknown, or the split is streamed.
@@ -165,7 +169,7 @@ class PreparedData:
             rank=rank,
             world_size=world_size,
             src_multiple=src_multiple,
-            augment=Augmentation.of(self.plan.data.augment, self.plan.seed),
+            augment=self.augment,
         )
 
     @cached_property
@@ -197,10 +201,17 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
             head = corpus.splits["train"][:1000]
             refuse_swapped((head["src"], head["tgt"]), src=part.corpus.src, tgt=part.corpus.tgt)
     warn_of_trained_pairs(plan, loaded)
-    tokenizer, models = _load_or_train(plan, loaded)
+    texts: list[Text] = [(each.fingerprint, partial(each.blocks, "train")) for each in loaded if "train" in each.splits]
+    if plan.stream:
+        # Only the first pairs, since a stream may have no end
+        size = plan.tokenizer.input_sentence_size
+        texts = [(f"{plan.stream.fingerprint} {size}", partial(plan.stream.head, size))]
+    tokenizer, models = _load_or_train(plan, texts)
     folders |= models
-    # Refused if a ready tokenizer lacks the piece
-    tokenizer.tag_ids([PIECE] if plan.data.context else [])
+    # Refused if a ready tokenizer lacks a piece
+    tokenizer.tag_ids(plan.tokenizer.symbols)
+    lexicon = _lexicon(plan, texts) if plan.data.augment.terms else {}
+    augment = Augmentation.of(plan.data.augment, plan.seed, lexicon)
     splits: dict[str, PairDataset] = {}
     # The training split of a stream is never encoded as a whole
     for split in SPLITS[1:] if plan.stream else SPLITS:
@@ -209,14 +220,14 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
             if split in corpus.splits:
                 label = _label(f"ids of {split}", part, plan)
                 pairs, folders[label] = _encode(split, part, corpus, tokenizer=tokenizer, plan=plan, label=label)
-                encoded.append(pairs)
+                encoded.append(replace(pairs, augment=augment) if split == "train" else pairs)
         # `directions` and `Mixture` rely on the order of the parts
         splits[split] = PairDataset(encoded)
     stream = plan.stream
     fingerprint = _fingerprint(plan, [each.fingerprint for each in loaded], stream and stream.fingerprint)
     unlimited = [each.whole_fingerprint or each.fingerprint for each in loaded]
     whole = _fingerprint(plan, unlimited, stream and stream.whole_fingerprint)
-    prepared = PreparedData(plan, tokenizer, splits, fingerprint, whole, folders)
+    prepared = PreparedData(plan, tokenizer, splits, fingerprint, whole, folders, augment)
     log.info("%s", _summary(prepared))
     if not plan.tokenizer.patches:
         for split in SPLITS[1:]:
@@ -272,22 +283,28 @@ def _fingerprint(plan: DataPlan, corpora: Sequence[str], stream: str | None) -> 
     return f"{fingerprint}-{stream}" if stream else fingerprint
 
 
-# The tokenizer
+# The tokenizer and the lexicon
 
 
-def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer, dict[str, Path]]:
+def _lexicon(plan: DataPlan, texts: Sequence[Text]) -> dict[str, list[str]]:
+    """Learn the translations of words unless the cache has them."""
+    key = repr([1, TEXT_VERSION, [fingerprint for fingerprint, _ in texts]])
+    folder = plan.cache_dir / f"lexicon-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+
+    def build(building: Path) -> None:
+        learned = learn_lexicon(chain.from_iterable(blocks() for _, blocks in texts), seed=plan.tokenizer.seed)
+        (building / "words.json").write_text(json.dumps(learned), encoding="utf-8")
+
+    return cached(folder, "the lexicon", build=build, read=lambda whole: json.loads((whole / "words.json").read_text()))
+
+
+def _load_or_train(plan: DataPlan, texts: Sequence[Text]) -> tuple[Tokenizer, dict[str, Path]]:
     """Load the ready tokenizer, or train one unless the cache has it; also return its folder or files."""
     settings = plan.tokenizer
     ready = load_tokenizer(settings) if settings.ready_models else None
     # A ready tokenizer is used in place, without a copy in the cache
     if ready and settings.extend is None:
         return ready, {f"tokenizer {i + 1}": Path(p) for i, p in enumerate(settings.ready_models)}
-    if plan.stream:
-        # Only the first pairs, since a stream may have no end
-        size = settings.input_sentence_size
-        texts: list[Text] = [(f"{plan.stream.fingerprint} {size}", partial(plan.stream.head, size))]
-    else:
-        texts = [(each.fingerprint, partial(each.blocks, "train")) for each in loaded if "train" in each.splits]
     learned_from = [fingerprint for fingerprint, _ in texts] + ([ready.fingerprint] if ready else [])
     folder = plan.cache_dir / f"tokenizer-{_tokenizer_key(settings, learned_from)}"
 
@@ -355,7 +372,6 @@ def _encode(
         rows=_rows_to_keep(src, tgt, part, corpus, plan, tokenizer) if split == "train" else None,
         tags=tags,
         sample_seed=plan.seed if sampling else None,
-        augment=Augmentation.of(plan.data.augment, plan.seed) if split == "train" else None,
         # Without batch_tokens, a sampled segmentation may be as long as any allowed pair, for which the model has
         # positions. With it, micro-batches are sized by the longest pair of the text.
         widest=None if plan.data.batch_tokens else plan.longest_allowed,

@@ -10,6 +10,7 @@ from pathlib import Path
 from seq2seq.data.cleaning import Pairs
 from seq2seq.data.context import ContextWindow
 from seq2seq.data.hub import READERS, hub_pairs, remote_pairs, repository_of
+from seq2seq.data.marks import unmarked
 from seq2seq.data.readers import LanguageColumns, text_pairs
 from seq2seq.data.split_files import find_files, is_address
 from seq2seq.data.text_checks import checked
@@ -45,10 +46,8 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
         else:
             blocks = itertools.chain.from_iterable(READERS[kind](Path(file), columns) for file in files)
     blocks = checked(blocks, sides, unit=unit, training=split == "train")
-    if settings.context:
-        window = ContextWindow(settings.context)
-        blocks = ((list(map(window, src)), tgt) for src, tgt in blocks)
-    return blocks
+    read = ContextWindow(settings.context) if settings.context else unmarked
+    return ((list(map(read, src)), tgt) for src, tgt in blocks)
 
 
 def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "train", size: int = 1000) -> Pairs:

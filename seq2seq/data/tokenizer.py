@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import sentencepiece as spm
 
-from seq2seq.data.context import PIECE, SEPARATOR
 from seq2seq.data.factors import Numbers, numbered, read_factors
+from seq2seq.data.marks import PIECES, SEPARATOR
 from seq2seq.data.moses_bpe import MOSES, MosesBpe, is_moses_bpe
 from seq2seq.data.normalization import nfc_rules, normalizer_name, with_normalizer_name
 from seq2seq.data.shared_vocabulary import Numbered, VocabularyProcessor, split_vocabulary
@@ -107,8 +107,10 @@ class Tokenizer:
             )
         self.tgt_vocab_size = max(self.tgt.get_piece_size(), 1 + max(ids.values()))
         self._silent = {self.pad_id, self.bos_id, self.eos_id, self.unk_id}
-        number = int(self.src.piece_to_id(PIECE))
-        self.separator = number if not patches and number != self.unk_id and self.src.is_control(number) else None
+        found = {mark: int(self.src.piece_to_id(piece)) for mark, piece in PIECES.items() if not patches}
+        # Ids of the pieces that the model has, by their characters in text
+        self.marks = {mark: i for mark, i in found.items() if i != self.unk_id and self.src.is_control(i)}
+        self.separator = self.marks.get(SEPARATOR)
         pieces = range(self.tgt.get_piece_size())
         self._silent.update(i for i in pieces if self.tgt.is_control(i))
         # <0x41> is the byte 0x41 of a character that has no piece
@@ -116,7 +118,7 @@ class Tokenizer:
         self._id_of_byte = {byte: i for i, byte in self.byte_of.items()}
 
     def encode_src(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
-        """Encode source lines, each with eos at its end and its context, if it has one, before <sep>.
+        """Encode source lines, each with eos at its end, and with pieces for the characters of `marks`.
 
         Images have neither eos nor segmentations.
 
@@ -128,14 +130,14 @@ class Tokenizer:
         """
         if self.patches:
             return encode_images(lines, self.patches)
-        if self.separator is None or not any(SEPARATOR in line for line in lines):
+        if not any(mark in line for mark in self.marks for line in lines):
             return self._encode(self.src, lines, sample, seed, self.factors)
-        # The piece stands between sentences, and the eos after the last one only
-        parts = [line.split(SEPARATOR) for line in lines]
-        encoded = iter(self._encode(self.src, list(chain.from_iterable(parts)), sample, seed))
+        # Texts and marks alternate, and eos stands after the last text only
+        parts = [re.split(f"([{''.join(self.marks)}])", line) for line in lines]
+        encoded = iter(self._encode(self.src, list(chain.from_iterable(row[::2] for row in parts)), sample, seed))
         rows = []
         for row in parts:
-            before = [(*next(encoded)[:-1], self.separator) for _ in row[1:]]
+            before = [(*next(encoded)[:-1], self.marks[mark]) for mark in row[1::2]]
             rows.append([*chain.from_iterable(before), *next(encoded)])
         return rows
 
@@ -183,9 +185,10 @@ class Tokenizer:
         for tag, number in ids.items():
             if number == self.unk_id:
                 raise ValueError(
-                    f"the tokenizer has no piece {tag}: leave the tag out (data.tag_target, data.context, tag of "
-                    "data.corpora), or add it to this tokenizer (tokenizer.extend=0), or train a tokenizer with it: in "
-                    f"a new model's run with tokenizer.model=null, or by SentencePiece's --control_symbols={tag}"
+                    f"the tokenizer has no piece {tag}: leave the tag out (data.tag_target, data.context, "
+                    "data.augment.terms, tag of data.corpora), or add it to this tokenizer (tokenizer.extend=0), or "
+                    "train a tokenizer with it: in a new model's run with tokenizer.model=null, or by SentencePiece's "
+                    f"--control_symbols={tag}"
                 )
         return list(ids.values())
 

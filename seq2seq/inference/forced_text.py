@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from seq2seq.data.context import sentence_start
+from seq2seq.data.marks import unmarked
 from seq2seq.inference.encoding import encode_line, source_pieces, target_pieces
 from seq2seq.inference.forced import Forced, force, links, pharaoh, word_weights, words_of
 from seq2seq.inference.limits import MOST_WEIGHTS
@@ -155,7 +156,7 @@ def force_candidates(
     line_of: list[int] = []
     for number, (line, row) in enumerate(zip(lines, candidates, strict=True)):
         for each in row:
-            own = each.parts or [(line if math.isfinite(each.score) else "", each.text)]
+            own = each.parts or [(unmarked(line) if math.isfinite(each.score) else "", each.text)]
             pairs += own
             line_of += [number] * len(own)
     told: set[int] = set()

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from seq2seq.data.marks import with_translations
 from seq2seq.data.text_files import is_blank, read_lines
 from seq2seq.search.words import in_word
 from seq2seq.settings.values import shown
@@ -92,10 +93,21 @@ class Glossary:
 
     def find(self, text: str) -> list[Term]:
         """Return the terms that a text has, in order; terms with the same target once."""
+        found: dict[str, Term] = {}
+        for _, term in self._matches(text):
+            found.setdefault(term.target, term)
+        return list(found.values())
+
+    def write_into(self, text: str) -> str:
+        """Write the target of each term behind its source."""
+        return with_translations(text, {end: term.target for end, term in self._matches(text)})
+
+    def _matches(self, text: str) -> list[tuple[int, Term]]:
+        """List the terms in a text, each with its end."""
         folded = _fold(text)
         # Looked up once for each size of a term
         divides = [_divides(text, position) for position in range(len(text) + 1)]
-        found: dict[str, Term] = {}
+        found: list[tuple[int, Term]] = []
         starts = itertools.compress(range(len(text)), divides)
         next_start = 0
         for start, size in itertools.product(starts, self._sizes):
@@ -105,9 +117,9 @@ class Glossary:
             own = text[start:end]
             if fitting := [term for term in self._by_fold.get(folded[start:end], ()) if _stands_for(term, own)]:
                 source = own if own in fitting else fitting[0]
-                found.setdefault(self.terms[source], Term(source, self.terms[source]))
+                found.append((end, Term(source, self.terms[source])))
                 next_start = end
-        return list(found.values())
+        return found
 
     def __len__(self) -> int:
         return len(self.terms)

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seq2seq.data.ibm1 import Block, lexical_table
 from seq2seq.data.readers import text_pairs
 from seq2seq.data.text_checks import checked
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.ibm1 import Block, lexical_table
 from seq2seq.system.files import atomic_file, read_arrays
 
 FORMAT = 1

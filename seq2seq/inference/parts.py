@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from seq2seq.data.context import SEPARATOR, fit_context
+from seq2seq.data.context import fit_context
 from seq2seq.data.factors import read_factors
 from seq2seq.data.line_statistics import LineStatistics
+from seq2seq.data.marks import SEPARATOR, unmarked
 from seq2seq.data.sentences import sentences
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
@@ -27,13 +28,14 @@ LINE_BREAKS = re.compile(r"((?<!\s)\s*\n\s*)")
 
 
 class SourcePart(NamedTuple):
-    """Part of a line: its pieces, its text, the white space before it, the parts of its context, and its terms."""
+    """Part of a line: its pieces, text, white space before it, its context, its terms, and the pieces with them."""
 
     pieces: list[int]
     text: str
     before: str = ""
     context: tuple[SourcePart, ...] = ()
     terms: Sequence[Term] = ()
+    marked: Sequence[int] = ()
 
     @property
     def text_in_context(self) -> str:
@@ -42,10 +44,11 @@ class SourcePart(NamedTuple):
 
     def ids(self, separator: int | None, longest: int) -> list[int]:
         """Return the pieces behind as much of the context as `longest` ids can hold."""
+        own = self.marked or self.pieces
         if separator is None:
-            return self.pieces
+            return list(own)
         before = [piece for each in self.context for piece in (*each.pieces, separator)]
-        return fit_context([*before, *self.pieces], separator, longest)
+        return fit_context([*before, *own], separator, longest)
 
 
 class SourceLine(NamedTuple):
@@ -113,7 +116,7 @@ class LineCutter:
         if self.tokenizer.patches:
             found = encode_pieces(self.tokenizer, lines, note=self.note)
             return [SourceLine([SourcePart(row, "")] if row else []) for row in found]
-        rows = [LINE_BREAKS.split(whole_characters(line)) for line in lines]
+        rows = [LINE_BREAKS.split(unmarked(whole_characters(line))) for line in lines]
         for i, line in enumerate(lines if self.tokenizer.factors else ()):
             try:
                 read_factors([line], self.tokenizer.factors)

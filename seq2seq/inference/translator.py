@@ -20,6 +20,7 @@ from seq2seq.data.context import ContextWindow, context_size
 from seq2seq.data.factors import without_factors
 from seq2seq.data.languages import NO_TAGS, Tags, has_spaces, tags_of, target_languages
 from seq2seq.data.line_statistics import LineStatistics
+from seq2seq.data.marks import TERM, TERM_END, unmarked
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.batch_rows import fitting_rows, most_rows
@@ -33,7 +34,7 @@ from seq2seq.inference.mbr import rank_by_agreement, utility
 from seq2seq.inference.model_files import choose_device, load_model, locate, runs_on_cpu_alone
 from seq2seq.inference.notes import Note as Note
 from seq2seq.inference.omissions import note_omissions
-from seq2seq.inference.parts import LineCutter, add_context
+from seq2seq.inference.parts import LineCutter, SourcePart, add_context
 from seq2seq.inference.search_parts import (
     Joined,
     Part,
@@ -72,6 +73,7 @@ class Translator:
         tgt_lang: Target language; "" for the first one that the checkpoint names.
         src_lang: Source language, likewise.
         tags: Ids before every source and every target that name the languages.
+        glossary_by: tags or search, see `load`.
         graphs: Captures and replays decoding steps; None runs them one by one.
     """
 
@@ -89,6 +91,7 @@ class Translator:
     shortlist: Shortlist | None = None
     graphs: Graphs | None = None
     glossary: Glossary | None = None
+    glossary_by: str = "search"
 
     def __post_init__(self) -> None:
         gpu = torch.device(self.device).type == "cuda"
@@ -117,6 +120,7 @@ class Translator:
         shortlist: str | os.PathLike[str] | None = None,
         cuda_graphs: bool | None = None,
         glossary: str | os.PathLike[str] | None = None,
+        glossary_by: str | None = None,
     ) -> Translator:
         """Load a checkpoint, a folder that `export` wrote with weights or ONNX graphs, or a model from a hub.
 
@@ -130,6 +134,7 @@ class Translator:
             shortlist: File written by `python -m seq2seq.shortlist`.
             cuda_graphs: Capture decoding steps once and replay them (default: on a GPU, where that is possible).
             glossary: File of terms, see `Glossary.read`.
+            glossary_by: search requires the targets of terms (default), tags writes them into the source.
 
         Raises:
             ValueError: The checkpoint, device, dtype, language or shortlist cannot be used; the message is one line.
@@ -146,6 +151,11 @@ class Translator:
             if shortlist is not None:
                 # Fails here, before any translation, if a folder of graphs lacks the weights of the output layer
                 member.model.narrow(torch.arange(1, device=device), torch.ones(1, 1, dtype=torch.bool, device=device))
+        marked = {TERM, TERM_END} <= loaded.tokenizer.marks.keys()
+        by = ["search", "tags"] if marked and all(each.meta.get("terms") is True for each in members) else ["search"]
+        if glossary_by not in (None, *by):
+            needs = "tags need a model that was trained with data.augment.terms"
+            raise ValueError(f"glossary_by={glossary_by}: choose {' or '.join(by)}; {needs}")
         limits = [max_positions(member.meta["model"], trust=trust) for member in members]
         positions = min((limit for limit in limits if limit is not None), default=None)
         made = cls(
@@ -167,6 +177,7 @@ class Translator:
             shortlist=None if shortlist is None else Shortlist.load(shortlist, loaded.tokenizer),
             graphs=choose_graphs(torch.device(device), cuda_graphs),
             glossary=terms,
+            glossary_by=glossary_by or "search",
         )
         made.statistics = LineStatistics.common([LineStatistics.of_checkpoint(each.meta) for each in members])
         return made
@@ -252,7 +263,7 @@ class Translator:
         if glossary is None and not sampling and settings.beam_groups == 1:
             glossary = self.glossary
         book = Glossary.of(glossary or ())
-        placed = choose(constrained=True) if len(book) else None
+        placed = choose(constrained=True) if len(book) and self.glossary_by == "search" else None
         # Keep all samples: the best samples of the parts need not form the best sample of the line
         kept = settings if sampling is None else dataclasses.replace(settings, n_best=settings.beam_size)
         suppressed = target_ids(tokenizer, suppress)
@@ -271,12 +282,9 @@ class Translator:
         if self.context:
             quiet = dataclasses.replace(cutter, note=lambda told: None)
             cut = add_context([*quiet(before), *cut], self.context, document=document)[len(before) :]
-        if placed:
-            text = functools.partial(without_factors, factors=tokenizer.factors)
-            cut = [
-                line._replace(parts=[part._replace(terms=book.find(text(part.text))) for part in line.parts])
-                for line in cut
-            ]
+        if len(book):
+            find = functools.partial(self._with_terms, book, cutter.longest)
+            cut = [line._replace(parts=list(map(find, line.parts))) for line in cut]
         parts = make_parts(
             cut,
             tokenizer,
@@ -322,6 +330,14 @@ class Translator:
         stored = sum(getattr(model, "file_bytes", 0) for model in models)
         return stored + sum(each.nbytes for each in tensors if not each.is_meta)
 
+    def _with_terms(self, book: Glossary, longest: int, part: SourcePart) -> SourcePart:
+        """Find the terms of a part; a model that reads them in its source has them there, if there is room."""
+        terms = book.find(without_factors(part.text, self.tokenizer.factors))
+        marked: list[int] = []
+        if terms and self.glossary_by == "tags":
+            marked = self.tokenizer.encode_src([book.write_into(part.text)])[0][:-1]
+        return part._replace(terms=terms, marked=marked if len(marked) <= longest else [])
+
     def _search_with_terms(
         self,
         parts: list[Part],
@@ -339,7 +355,7 @@ class Translator:
         asked = {
             number: part.source._replace(phrases=[*part.source.phrases, *part.terms])
             for number, part in enumerate(parts)
-            if part.terms
+            if placed and part.terms
         }
         if asked:
             wide = dataclasses.replace(settings, beam_size=max(settings.beam_size, TERMS_BEAM))
@@ -444,8 +460,8 @@ class Translator:
 
     def in_context(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         """Yield the pairs of a document, each source with the context that the model was trained with."""
-        window = ContextWindow(self.context)
-        return ((window(source), target) for source, target in pairs) if self.context else iter(pairs)
+        read = ContextWindow(self.context) if self.context else unmarked
+        return ((read(source), target) for source, target in pairs)
 
     def between(self, src_lang: str, tgt_lang: str) -> Translator:
         """Return a translator between two languages of the checkpoint, which shares the model.

@@ -57,6 +57,8 @@ def add_model_options(parser: argparse._ActionsContainer, *, sentences: str = "a
     add("--shortlist", type=nonempty, metavar="FILE", help="score the pieces of python -m seq2seq.shortlist alone")
     text = "terms that translations must have if a sentence has their source: source, tab, target, one a line"
     add("--glossary", type=nonempty, metavar="FILE", help=text)
+    text = "require terms of the translation, or write them into the source of a model that was trained so (search)"
+    add("--glossary-by", choices=("search", "tags"), help=text)
     add("--tgt-lang", type=nonempty, metavar="LANG", help="target language, of a checkpoint that has several")
     text = "source language, of a checkpoint whose sources begin with the tag of their language"
     add("--src-lang", type=nonempty, metavar="LANG", help=text)
@@ -105,7 +107,7 @@ def load_translator(options: argparse.Namespace) -> Translator:
     # cuDNN would round convolutions in float32 to TF32
     torch.backends.cudnn.allow_tf32 = False
     names = ("device", "dtype", "trust", "max_tokens", "sentences", "tgt_lang", "src_lang")
-    names += ("ensemble", "shortlist", "cuda_graphs", "glossary")
+    names += ("ensemble", "shortlist", "cuda_graphs", "glossary", "glossary_by")
     how: dict[str, Any] = {name: getattr(options, name) for name in names}
     # Room for a piece and eos
     translator = Translator.load(options.ckpt, max_len=max(2, options.max_len), **how)

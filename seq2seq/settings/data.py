@@ -59,6 +59,7 @@ class AugmentSettings(Section):
     title: float = setting(0.0, "share of pairs whose words begin with a capital, both sides", least=0, most=1)
     lower: float = setting(0.0, "share of pairs without capitals, both sides", least=0, most=1)
     typos: float = setting(0.0, "share of pairs with typing errors in the source", least=0, most=1)
+    terms: float = setting(0.0, "share of pairs with translations of words in the source", least=0, most=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

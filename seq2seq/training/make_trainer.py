@@ -88,6 +88,7 @@ def make_task(
         lines=None if tokenizer.patches else prepared.statistics._asdict(),
         preset=plan.mixer,
         context=plan.data.context,
+        terms=plan.data.augment.terms > 0,
     )
     return TranslationTask(
         model=model,

@@ -15,7 +15,8 @@ import toycorpus
 from service_client import served
 
 from seq2seq import checkpoint
-from seq2seq.data.context import SEPARATOR, ContextWindow, fit_context, sentence_lengths
+from seq2seq.data.context import ContextWindow, fit_context, sentence_lengths
+from seq2seq.data.marks import SEPARATOR
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.ragged import Ragged
 from seq2seq.inference import line_stream

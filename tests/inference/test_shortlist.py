@@ -16,9 +16,9 @@ import tiny
 import torch
 
 from seq2seq import checkpoint, shortlist, translate
+from seq2seq.data import ibm1 as module
+from seq2seq.data.ibm1 import lexical_table
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference import ibm1 as module
-from seq2seq.inference.ibm1 import lexical_table
 from seq2seq.inference.lexical_shortlist import Shortlist, make_shortlist
 from seq2seq.inference.translator import Translator
 from seq2seq.settings.search import SamplingSettings, SearchSettings

@@ -75,6 +75,7 @@ class BatchTranslator:
             self.tokenizer = translator.tokenizer
             self.nbytes = translator.nbytes
             self.has_terms = bool(translator.glossary)
+            self.searches_terms = translator.glossary_by == "search"
             self._translator: Translator | None = translator
             self.make_room(self)
             return translator
@@ -99,11 +100,11 @@ class BatchTranslator:
         return {**sources, **targets, "alignment": self.can_align, "loaded": self.loaded}
 
     def beam(self, options: Options) -> int:
-        """Return the beam size of a search, which the terms of a glossary widen."""
+        """Return the beam size of a search, which the terms of a glossary widen unless they are in the source."""
         asked = options.how.get("glossary")
         own = self.has_terms and asked is None and options.how.get("sampling") is None
         beam = options.settings.beam_size
-        return max(beam, TERMS_BEAM) if asked or own else beam
+        return max(beam, TERMS_BEAM) if self.searches_terms and (asked or own) else beam
 
     def pieces(self, texts: Sequence[str]) -> list[int]:
         """Count the source pieces of each text."""

@@ -20,13 +20,13 @@ from seq2seq.data.batching import Batch
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.context import sentence_of, sentence_start
 from seq2seq.data.fingerprints import file_fingerprint
+from seq2seq.data.ibm1 import lexical_table
 from seq2seq.data.preparation import PreparedData
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.raw_pairs import open_split
 from seq2seq.data.text_files import read_lines
 from seq2seq.inference.encoding import source_pieces, target_pieces
 from seq2seq.inference.forced import words_of
-from seq2seq.inference.ibm1 import lexical_table
 from seq2seq.network.mixer import CrossMixer
 from seq2seq.network.model import Seq2Seq
 from seq2seq.network.pooling import spread
