@@ -223,7 +223,7 @@ def _run_document(options: argparse.Namespace) -> int:
         # ONNX graphs align no words
         asked = [i for i, each in enumerate(marked) if each and translator.can_force]
         pairs = [texts[i] for i in asked], [rows[i] for i in asked]
-        forced = force_candidates(translator, *pairs, align=True, left_out=lambda *_: None)
+        forced = force_candidates(translator, *pairs, align=True)
         words = {i: row[0].words for i, row in zip(asked, forced, strict=True)}
         for number, (best,) in enumerate(rows, 1):
             terms.add(number, best.terms)

@@ -12,13 +12,13 @@ from itertools import islice
 from typing import Any
 
 from seq2seq.data.text_files import RawLine, Stream, decode_line, is_blank, name_of, split_lines
-from seq2seq.inference.forced_text import ForcedLine, force_candidates
+from seq2seq.inference.forced_text import force_candidates
 from seq2seq.inference.glossary import TermCounts
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.line_progress import ProgressLine
 from seq2seq.inference.notes import Notes
 from seq2seq.inference.partial_output import PartialOutput
-from seq2seq.inference.translator import TranslatedText, Translator
+from seq2seq.inference.translator import Translator
 
 # A window of lines is sorted by length and translated together. More lines batch better; the bound in bytes keeps a
 # window of long lines in memory.
@@ -187,7 +187,12 @@ class LineStream:
         self.lines += len(lines)
         details: list[dict[str, Any]] = [{} for _ in lines]
         if self.details or self.alignments is not None:
-            forced = self._force(first, lines, results)
+            align = self.alignments is not None or "alignment" in self.details
+            best = [row[:1] for row in results]
+            forced = [row[0] for row in force_candidates(self.translator, lines, best, align=align)]
+            for number, line in enumerate(forced, first):
+                if line.reason:
+                    self._warn(f"line {number} has no alignment and no pieces: its translation {line.reason}")
             if self.alignments is not None:
                 self.alignments.write("".join(f"{line.alignment}\n" for line in forced).encode())
             details = [{key: line.as_dict()[key] for key in self.details} for line in forced]
@@ -195,16 +200,6 @@ class LineStream:
             details[number - first]["warnings"] = list(texts)
         shown = map(FORMATS[self.format], range(first, self.lines + 1), results, details)
         return "".join(shown).encode("utf-8", "replace")
-
-    def _force(self, first: int, lines: Sequence[str], results: Sequence[list[TranslatedText]]) -> list[ForcedLine]:
-        """Score and align the best translations."""
-
-        def left_out(position: int, reason: str) -> None:
-            self._warn(f"line {first + position} has no alignment and no pieces: its translation {reason}")
-
-        align = self.alignments is not None or "alignment" in self.details
-        rows = force_candidates(self.translator, lines, [row[:1] for row in results], align=align, left_out=left_out)
-        return [row[0] for row in rows]
 
     def _next_lines(self, stream: Stream, count: int) -> list[str]:
         """Read the lines of another file that belong to the next `count` lines of input."""

@@ -169,7 +169,7 @@ def test_forced_scores_have_the_context_and_alignments_the_sentence(translator, 
     assert words == [line.split() for line in LINES if line]
     # The translator's own translations, which carry their context with them
     found = translator.translate(LINES)
-    own = force_candidates(translator, LINES, found, align=True, left_out=lambda line, reason: None)
+    own = force_candidates(translator, LINES, found, align=True)
     scores = translator.score([(line, row[0].text) for line, row in zip(LINES, found, strict=True)])
     assert [row[0].log_prob for row in own] == [score and pytest.approx(score) for score in scores]
     assert [row[0].words.source for row in own if row[0].words] == words

@@ -197,7 +197,7 @@ def test_a_paragraph_is_translated_as_its_sentences(translator):
     best = next(each for each in row if each.text == ranked[0])
     assert best.parts == tuple((text, own[0].text) for text, own in zip(SENTENCES, alone, strict=True))
     (((whole,),), parts) = (
-        force_candidates(translator, [PARAGRAPH], [[best]], align=True, left_out=print),
+        force_candidates(translator, [PARAGRAPH], [[best]], align=True),
         list(force_lines(translator, best.parts, note=print, align=True)),
     )
     assert whole.log_prob == pytest.approx(sum(part.log_prob or 0.0 for part in parts), abs=1e-4)

@@ -144,13 +144,14 @@ class BatchTranslator:
             **options.how,
         )
         aligned: list[list[Alignment | None]] = [[None] * len(row) for row in found]
-        unaligned: dict[int, str] = {}
+        unaligned = [""] * len(found)
         if options.alignment:
             # Imports torch, which the translator has loaded
             from seq2seq.inference.forced_text import force_candidates
 
-            forced = force_candidates(translator, lines, found, align=True, left_out=unaligned.__setitem__, step=step)
+            forced = force_candidates(translator, lines, found, align=True, step=step)
             aligned = [[each.words for each in row] for row in forced]
+            unaligned = [next((each.reason for each in row if each.reason), "") for row in forced]
         results = []
         for i, (row, words) in enumerate(zip(found, aligned, strict=True)):
             failed = next((note.reason for note in notes[i] if note.kind == "failed"), "")
@@ -158,7 +159,7 @@ class BatchTranslator:
                 results.append(Translation(candidates=[], error=failed))
                 continue
             warnings = [f"the text {note}" for note in notes[i]]
-            if i in unaligned:
+            if unaligned[i]:
                 warnings.append(f"a translation has no alignment: it {unaligned[i]}")
             results.append(
                 Translation(
