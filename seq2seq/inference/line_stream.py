@@ -81,8 +81,8 @@ class LineStream:
         format: Format of the output, one of FORMATS.
         warn: Called with a message for every line that is not translated exactly as given.
         options: Further arguments of `Translator.translate`.
-        prefixes: A stream with the beginning of each translation, line by line.
-        phrases: A stream with the phrases of each translation, line by line, separated by tabs.
+        line_files: Streams with a line for each line of the source: `prefixes` has the beginnings of translations,
+            `phrases` their phrases, separated by tabs.
         alignments: Output of the word alignments of the best translations, line by line.
         details: Fields of `ForcedLine.as_dict` that the format prints for the best translation.
         progress: Line on a terminal that shows the progress.
@@ -93,11 +93,10 @@ class LineStream:
     format: str
     warn: Callable[[str], None]
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    prefixes: Stream | None = None
-    phrases: Stream | None = None
+    line_files: Mapping[str, Stream] = dataclasses.field(default_factory=dict)
     alignments: Stream | None = None
     details: Sequence[str] = ()
-    progress: ProgressLine | None = None
+    progress: ProgressLine = dataclasses.field(default_factory=ProgressLine)
     partial: PartialOutput | None = None
 
     def __post_init__(self) -> None:
@@ -122,26 +121,24 @@ class LineStream:
                 or phrases.
         """
         done = self.lines
-        line_files = [stream for stream in (self.prefixes, self.phrases) if stream is not None]
         for number in range(1, done + 1):
             if not (row := source.readline()):
                 raise ValueError(f"the input ends before line {number}, and {done} of its lines are translated")
             self._before.append(decode_line(RawLine(row, len(row)))[0])
-            for stream in line_files:
+            for stream in self.line_files.values():
                 stream.readline()
         has_reader = True
         try:
             for window in read_windows(source):
                 translated = self._translate(window)
-                if self.progress:
-                    # The output may go to the same terminal
-                    self.progress.clear()
+                # The output may go to the same terminal
+                self.progress.clear()
                 sink.write(translated)
                 # A reader at the other end of a pipe waits for the answers of this window
                 sink.flush()
                 if self.partial:
                     self.partial.keep(self.lines, self._notes.failed)
-            for stream in line_files:
+            for stream in self.line_files.values():
                 # Read only one line, since a pipe may have no end
                 if stream.readline():
                     more = f"has more than {self.lines:,} lines, and the input has {self.lines:,}"
@@ -150,34 +147,28 @@ class LineStream:
             has_reader = False
             raise
         finally:
-            if self.progress:
-                self.progress.clear()
+            self.progress.clear()
             # After an interrupt too: a resumed run does not report these lines again
             if has_reader:
                 self._notes.report(self.lines - done, "; --format json has it line by line")
 
     def _warn(self, message: str) -> None:
         """Print a warning on a line of its own."""
-        if self.progress:
-            self.progress.clear()
+        self.progress.clear()
         self.warn(message)
 
     def _translate(self, window: list[RawLine]) -> bytes:
         """Translate the next lines, and return their output."""
         first = self.lines + 1
         lines = [self._decode(number, line) for number, line in enumerate(window, first)]
-        options = dict(self.options)
-        options["before"] = list(self._before)
+        options = {**self.options, "before": list(self._before), "progress": self.progress.advance}
         self._before.extend(lines)
-        if self.prefixes is not None:
-            options["prefixes"] = self._next_lines(self.prefixes, len(lines))
-        if self.phrases is not None:
-            rows = self._next_lines(self.phrases, len(lines))
+        options |= {name: self._next_lines(stream, len(lines)) for name, stream in self.line_files.items()}
+        if "phrases" in self.line_files:
+            rows = options["phrases"]
             options["phrases"] = [[phrase for phrase in row.split("\t") if phrase.strip()] for row in rows]
-        if self.progress:
-            options["progress"] = self.progress.advance
-            # Blank lines are not searched
-            self.progress.advance(sum(map(is_blank, lines)))
+        # Blank lines are not searched
+        self.progress.advance(sum(map(is_blank, lines)))
         self._notes.texts.clear()
         results = self.translator.translate(
             lines, note=lambda note: self._notes.add(note._replace(position=note.position + first - 1)), **options
