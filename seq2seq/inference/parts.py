@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from seq2seq.data.context import SEPARATOR, fit_context
+from seq2seq.data.languages import Tags
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.sentences import sentences
 from seq2seq.data.text_files import is_blank
@@ -85,6 +86,7 @@ class LineCutter:
         mode: One of SENTENCES. `auto` cuts a line that has more sentences or pieces than most training lines, `split`
             cuts after every sentence, `keep` does not cut.
         max_len: Ids of the longest source, tags and eos included.
+        tags: Ids before every source and every target.
         note: Called for a line that is cut for its length, that is not translated as a whole, that fails, or that
             `keep` leaves whole though `auto` would cut it.
 
@@ -97,13 +99,13 @@ class LineCutter:
     statistics: LineStatistics
     mode: str
     max_len: int
-    tags: Sequence[int]
+    tags: Tags
     note: Callable[[Note], None]
 
     def __post_init__(self) -> None:
         if self.mode not in SENTENCES:
             raise ValueError(f"unknown division into sentences '{self.mode}': choose {', '.join(SENTENCES)}")
-        self.longest = longest_part(self.max_len, self.tags)
+        self.longest = longest_part(self.max_len, self.tags.source)
 
     def __call__(self, lines: Sequence[str], whole: Collection[int] = ()) -> list[SourceLine]:
         """Cut lines; `auto` does not cut the lines at the positions `whole`."""

@@ -261,7 +261,7 @@ class Translator:
             statistics=self.statistics,
             mode=sentences or self.sentences,
             max_len=self.max_len,
-            tags=self.tags.source,
+            tags=self.tags,
             note=note,
         )
         # Cut and tokenize all lines, search their parts in order of length, and join the results line by line
@@ -274,18 +274,8 @@ class Translator:
             cut = [
                 line._replace(parts=[part._replace(terms=book.find(part.text)) for part in line.parts]) for line in cut
             ]
-        parts = make_parts(
-            cut,
-            tokenizer,
-            settings=settings,
-            longest=cutter.longest,
-            tags=self.tags,
-            sampling=sampling,
-            prefixes=prefixes,
-            phrases=phrases,
-            whole=whole,
-            note=note,
-        )
+        given: dict[str, Any] = {"prefixes": prefixes, "phrases": phrases, "whole": whole}
+        parts = make_parts(cut, cutter, settings=settings, sampling=sampling, **given)
         found: dict[int, list[Hypothesis]] = {}
         left = Counter(part.line for part in parts)
         with torch.autocast(torch.device(self.device).type, enabled=False):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import tiny
 
 from seq2seq import checkpoint
+from seq2seq.data.languages import NO_TAGS, Tags
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.inference import parts as parts_module
 from seq2seq.inference.forced_text import force_candidates, force_lines
@@ -40,7 +41,7 @@ def cutter(
     mode: str = "auto",
     statistics: LineStatistics | None = None,
     max_len: int = 1000,
-    tags: Sequence[int] = (),
+    tags: Tags = NO_TAGS,
 ) -> LineCutter:
     given = {"language": "de", "statistics": statistics or LineStatistics(), "mode": mode, "max_len": max_len}
     return LineCutter(tokenizer=tiny.tokenizer(), **given, tags=tags, note=note)
@@ -161,7 +162,7 @@ def test_nothing_is_lost_and_no_part_is_too_long(mode, monkeypatch):
         text = "".join(word + random.choice(["", " ", ". "]) for word in words)
         longest = random.randrange(3, 40)
         notes: list[Note] = []
-        (line,) = cutter(notes.append, mode=mode, max_len=longest, tags=(5,))([text])
+        (line,) = cutter(notes.append, mode=mode, max_len=longest, tags=Tags([5], []))([text])
         # With the tag and the end
         assert all(len(part.pieces) + 2 <= longest for part in line.parts)
         (whole,) = tokenizer.encode_src([text])
@@ -318,9 +319,7 @@ def test_samples_of_a_paragraph_are_samples_of_its_sentences(translator):
     assert [each.score for each in every] == sorted((each.score for each in every), reverse=True)
     assert translator.translate([line], settings=how, sampling=sampling, note=lambda note: None)[0] == every
     equal = SourceLine([SourcePart([4], ""), SourcePart([4], "")])
-    first, second = make_parts(
-        [equal], translator.tokenizer, settings=translator.settings, sampling=sampling, note=print
-    )
+    first, second = make_parts([equal], cutter(), settings=translator.settings, sampling=sampling)
     assert first.source.seed != second.source.seed
 
 

@@ -170,8 +170,7 @@ class Service:
             return None
         if all(result.error for result in results):
             raise RefusedError(500, f"the text could not be translated: {results[0].error}")
-        answer = read.answer(results, languages[0])
-        return Response(answer.model_dump_json(exclude_none=True), media_type="application/json")
+        return Response(read.answer(results, languages[0]), media_type="application/json")
 
     def _submit(
         self, request: Request, translator: BatchTranslator, texts: list[Text], options: Options

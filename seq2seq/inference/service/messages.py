@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 from starlette.exceptions import HTTPException
 
 from seq2seq.inference.glossary import Glossary
@@ -84,9 +84,9 @@ class TranslateRequest(_Options):
         """Return the request in this service's form."""
         return self
 
-    def answer(self, translations: list[Translation], src_lang: str) -> BaseModel:
-        """Return the answer to a request in this form."""
-        return TranslateAnswer(translations=translations)
+    def answer(self, translations: list[Translation], src_lang: str) -> bytes:
+        """Return the answer to a request in this form, as JSON."""
+        return TranslateAnswer(translations=translations).model_dump_json(exclude_none=True).encode()
 
 
 class LibreRequest(BaseModel):
@@ -112,8 +112,8 @@ class LibreRequest(BaseModel):
             options = {"n_best": n_best, "beam_size": groups * defaults.beam_groups}
         return TranslateRequest.model_validate({"text": self.q, **options})
 
-    def answer(self, translations: list[Translation], src_lang: str) -> BaseModel:
-        """Return translations in LibreTranslate's form, which has no place for a text that failed."""
+    def answer(self, translations: list[Translation], src_lang: str) -> bytes:
+        """Return translations in LibreTranslate's form, as JSON, which has no place for a text that failed."""
         failed = next((each.error for each in translations if each.error), None)
         if failed:
             raise RefusedError(500, f"a text could not be translated: {failed}")
@@ -123,9 +123,7 @@ class LibreRequest(BaseModel):
             answer["alternatives"] = [row[1:] for row in rows]
         if self.source == "auto":
             answer["detectedLanguage"] = [{"confidence": 100, "language": src_lang}] * len(rows)
-        if isinstance(self.q, str):
-            answer = {name: values[0] for name, values in answer.items()}
-        return LibreAnswer(**answer)
+        return to_json({name: values[0] for name, values in answer.items()} if isinstance(self.q, str) else answer)
 
 
 class WordAlignment(BaseModel):
@@ -193,14 +191,6 @@ class TranslateAnswer(BaseModel):
     """Translations of a request's texts, in their order."""
 
     translations: list[Translation]
-
-
-class LibreAnswer(BaseModel):
-    """Translations in LibreTranslate's form: of one text, or lists of several."""
-
-    translatedText: str | list[str]  # noqa: N815
-    alternatives: list[str] | list[list[str]] | None = None
-    detectedLanguage: Any = None  # noqa: N815
 
 
 class ErrorAnswer(BaseModel):
