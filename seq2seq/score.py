@@ -158,7 +158,7 @@ def _force(options: argparse.Namespace) -> int:
     found = force_lines(
         translator,
         translator.in_context(zip(sources, targets, strict=True)),
-        note=lambda note: warn(f"line {note.position + 1} {note}"),
+        note=lambda note: warn(f"line {note.position + 1} {note.text}"),
         align=options.align,
     )
     for line in found:

@@ -91,25 +91,31 @@ def force_lines(
     """
     if not translator.can_force:
         raise ValueError("a folder of ONNX graphs decodes step by step only; name the checkpoint")
-    tokenizer = translator.tokenizer
     most = translator.settings.max_len
     reasons: dict[int, str] = {}
 
     def encoded() -> Iterator[tuple[list[int], list[int]]]:
-        how: dict[str, Any] = {"max_len": translator.max_len, "tags": translator.tags.source, "note": note}
-        for number, (source, target) in enumerate(lines):
-            src = encode_line(tokenizer, source, position=number, **how)
-            tgt = [*translator.tags.target, *tokenizer.encode_tgt([target])[0]]
+        for number, (src, tgt) in enumerate(encoded_pairs(translator, lines, note=note)):
             if src and most is not None and len(tgt) > most:
                 reason = f"has {len(tgt)} pieces; the model has {most} positions"
                 if strict:
                     raise ValueError(f"translation {number + 1} {reason}")
                 reasons[number] = reason
-                src = []
-            yield src, tgt
+            yield [] if number in reasons else src, tgt
 
     for number, (src, tgt, forced) in enumerate(force_in_batches(translator, encoded(), align=align)):
         yield _line(translator, src, tgt, forced) if forced else ForcedLine(None, [], None, reasons.get(number, ""))
+
+
+def encoded_pairs(
+    translator: Translator, lines: Iterable[tuple[str, str]], *, note: Callable[[Note], None]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Tokenize sources with their translations, tags and ends included; [] for a blank source."""
+    tokenizer, tags = translator.tokenizer, translator.tags
+    how: dict[str, Any] = {"max_len": translator.max_len, "tags": tags.source, "note": note}
+    for number, (source, target) in enumerate(lines):
+        src = encode_line(tokenizer, source, position=number, **how)
+        yield src, [*tags.target, *tokenizer.encode_tgt([target])[0]]
 
 
 def force_in_batches(

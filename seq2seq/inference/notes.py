@@ -41,9 +41,6 @@ class Note(NamedTuple):
         """Return the note about a line of which only the first pieces are translated."""
         return cls(position, "cut", f"is cut: {pieces:,} pieces, the first {kept:,} are translated")
 
-    def __str__(self) -> str:
-        return self.text
-
 
 class Notes:
     """Collects the notes of many lines; reports some at once, and counts the others for one report per kind.
@@ -74,11 +71,11 @@ class Notes:
                 return
             self.failed.add(number)
         else:
-            self.texts.setdefault(number, []).append(str(note))
+            self.texts.setdefault(number, []).append(note.text)
         if note.kind in _SAID:
             self.counted.setdefault(note.kind, set()).add(number)
         else:
-            self.warn(f"{self.what} {number} {note}")
+            self.warn(f"{self.what} {number} {note.text}")
 
     def report(self, total: int, more: str = "") -> None:
         """Report the counted notes, out of `total` lines; `more` ends each message."""

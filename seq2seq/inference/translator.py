@@ -22,9 +22,9 @@ from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.batch_rows import fitting_rows, most_rows
-from seq2seq.inference.encoding import encode_line, source_pieces, target_ids, target_pieces
+from seq2seq.inference.encoding import source_pieces, target_ids, target_pieces
 from seq2seq.inference.forced import SourceAttention, read_attention
-from seq2seq.inference.forced_text import Alignment, ForcedLine, force_lines
+from seq2seq.inference.forced_text import Alignment, ForcedLine, encoded_pairs, force_lines
 from seq2seq.inference.glossary import Glossary
 from seq2seq.inference.lexical_shortlist import Shortlist
 from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE, MOST_GPU_TOKENS, TERMS_BEAM
@@ -418,15 +418,12 @@ class Translator:
             raise ValueError("only the attention of a single checkpoint can be read, not of ensembles or ONNX graphs")
         tokenizer = self.tokenizer
         found: list[SourceAttention | None] = []
-        for number, (source, target) in enumerate(self.in_context(pairs)):
-            how: dict[str, Any] = {"max_len": self.max_len, "note": self._warn, "position": number}
-            ids = encode_line(tokenizer, source, tags=self.tags.source, **how)
-            if not ids:
+        for src, tgt in encoded_pairs(self, self.in_context(pairs), note=self._warn):
+            if not src:
                 found.append(None)
                 continue
-            written = [*self.tags.target, *tokenizer.encode_tgt([target])[0]]
-            weights = read_attention(model, ids, written, special=self.special, device=torch.device(self.device))
-            found.append(SourceAttention(source_pieces(tokenizer, ids), target_pieces(tokenizer, written), weights))
+            weights = read_attention(model, src, tgt, special=self.special, device=torch.device(self.device))
+            found.append(SourceAttention(source_pieces(tokenizer, src), target_pieces(tokenizer, tgt), weights))
         return found
 
     def in_context(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -455,7 +452,7 @@ class Translator:
         return force_lines(self, self.in_context(pairs), note=self._warn, align=align)
 
     def _warn(self, told: Note) -> None:
-        log.warning("line %d %s", told.position + 1, told)
+        log.warning("line %d %s", told.position + 1, told.text)
 
     def __repr__(self) -> str:
         count = sum(parameter.numel() for each in models_of(self.model) for parameter in each.parameters())  # type: ignore

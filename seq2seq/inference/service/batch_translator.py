@@ -143,28 +143,25 @@ class BatchTranslator:
             progress=lambda lines: step(),
             **options.how,
         )
-        aligned: list[list[Alignment | None]] = [[None] * len(row) for row in found]
-        unaligned = [""] * len(found)
-        if options.alignment:
-            # Imports torch, which the translator has loaded
-            from seq2seq.inference.forced_text import force_candidates
+        # Imports torch, which the translator has loaded
+        from seq2seq.inference.forced_text import ForcedLine, force_candidates
 
+        forced = [[ForcedLine(None, [], None)] * len(row) for row in found]
+        if options.alignment:
             forced = force_candidates(translator, lines, found, align=True, step=step)
-            aligned = [[each.words for each in row] for row in forced]
-            unaligned = [next((each.reason for each in row if each.reason), "") for row in forced]
         results = []
-        for i, (row, words) in enumerate(zip(found, aligned, strict=True)):
+        for i, (row, own) in enumerate(zip(found, forced, strict=True)):
             failed = next((note.reason for note in notes[i] if note.kind == "failed"), "")
             if failed:
                 results.append(Translation(candidates=[], error=failed))
                 continue
-            warnings = [f"the text {note}" for note in notes[i]]
-            if unaligned[i]:
-                warnings.append(f"a translation has no alignment: it {unaligned[i]}")
+            warnings = [f"the text {note.text}" for note in notes[i]]
+            if reason := next((each.reason for each in own if each.reason), ""):
+                warnings.append(f"a translation has no alignment: it {reason}")
             results.append(
                 Translation(
                     text=row[0].text,
-                    candidates=[_candidate(*each) for each in zip(row, words, strict=True)],
+                    candidates=[_candidate(each, line.words) for each, line in zip(row, own, strict=True)],
                     language=other_language(lines[i], translator.src_lang) if detects else None,
                     glossary=[TermAnswer(**term._asdict()) for term in row[0].terms] or None,
                     warning="; ".join(warnings) or None,
