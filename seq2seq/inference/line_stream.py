@@ -31,16 +31,10 @@ PAUSE_SECONDS = 0.1
 PATIENCE_SECONDS = 1.0
 
 
-def read_windows(
-    stream: Stream, *, max_lines: int = WINDOW_LINES, max_bytes: int = WINDOW_BYTES
-) -> Iterator[list[RawLine]]:
-    """Yield the lines of a binary stream, which end at \\n only, in windows of bounded size.
+def read_windows(stream: Stream) -> Iterator[list[RawLine]]:
+    """Yield the lines of a binary stream, which end at \\n only, in windows of WINDOW_LINES or about WINDOW_BYTES.
 
     A window ends early when the stream pauses, so that a slow writer gets its answers.
-
-    Args:
-        max_lines: Most lines of a window.
-        max_bytes: Kept bytes at which a window ends; the line that reaches this number is the last of the window.
     """
     lines: list[RawLine] = []
     size = 0
@@ -51,7 +45,7 @@ def read_windows(
             since = since if lines else time.monotonic()
             lines.append(line)
             size += len(line.data)
-        full = len(lines) >= max_lines or size >= max_bytes
+        full = len(lines) >= WINDOW_LINES or size >= WINDOW_BYTES
         # None means that the stream is silent. A stream that trickles without a pause gets answers, too
         if lines and (line is None or full or time.monotonic() - since > PATIENCE_SECONDS):
             yield lines

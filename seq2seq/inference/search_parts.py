@@ -130,7 +130,7 @@ def make_parts(
         cutter: What has cut the lines.
         whole: Positions of the lines that `unplaceable` has found.
     """
-    tokenizer, tags, note = cutter.tokenizer, cutter.tags, cutter.note
+    tokenizer, tags, note = cutter.tokenizer, cutter.translator.tags, cutter.note
     begins = _without_end(tokenizer, prefixes or ())
     parts: list[Part] = []
     for number, line in enumerate(lines):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import io
 from pathlib import Path
 
@@ -150,8 +149,7 @@ def test_a_service_shows_parts_without_their_context(translator):
 
 def test_a_stream_of_lines_keeps_the_document_between_windows(translator, tokenizer, monkeypatch):
     expected = [best(translator, row) for row in by_hand(tokenizer)]
-    windows = functools.partial(line_stream.read_windows, max_lines=2)
-    monkeypatch.setattr(line_stream, "read_windows", windows)
+    monkeypatch.setattr(line_stream, "WINDOW_LINES", 2)
     sink = io.BytesIO()
     stream = line_stream.LineStream(translator=translator, format="text", warn=lambda message: None)
     stream.run(io.BytesIO("".join(f"{line}\n" for line in LINES).encode()), sink)

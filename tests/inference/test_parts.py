@@ -7,6 +7,8 @@ import math
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tiny
@@ -43,8 +45,9 @@ def cutter(
     max_len: int = 1000,
     tags: Tags = NO_TAGS,
 ) -> LineCutter:
-    given = {"language": "de", "statistics": statistics or LineStatistics(), "mode": mode, "max_len": max_len}
-    return LineCutter(tokenizer=tiny.tokenizer(), **given, tags=tags, note=note)
+    given = {"src_lang": "de", "statistics": statistics or LineStatistics(), "max_len": max_len, "tags": tags}
+    translator: Any = SimpleNamespace(tokenizer=tiny.tokenizer(), **given)
+    return LineCutter(translator, mode, note)
 
 
 def size(text: str) -> int:

@@ -100,7 +100,7 @@ def address() -> Iterator[tuple[str, BatchTranslator, Translating]]:
         server = uvicorn.Server(uvicorn.Config(running.app, log_config=None, ws="none", lifespan="off"))
         thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
         thread.start()
-        yield url_of(bound), running.service.translator, stub
+        yield url_of(bound), running.service.models.by_name["model"], stub
         server.should_exit = True
         thread.join(PATIENCE)
 

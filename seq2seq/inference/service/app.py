@@ -113,11 +113,6 @@ class Service:
         self.keys = read_keys(self.limits.api_key_file)
 
     @property
-    def translator(self) -> BatchTranslator:
-        """The first model."""
-        return next(iter(self.models.by_name.values()))
-
-    @property
     def ready(self) -> bool:
         """True while new requests are accepted."""
         return self.batcher.thread.is_alive() and not self.batcher.closed
@@ -248,12 +243,13 @@ class Service:
 
     def health(self) -> dict[str, Any]:
         """Describe the service: its state, defaults, limits and models; top-level languages are the first model's."""
-        settings = self.translator.settings
+        first, *_ = self.models.by_name.values()
+        settings = first.settings
         limits = self.limits
         return {
             "status": "ok" if self.ready else "stopping",
             "version": seq2seq.__version__,
-            **self.translator.described(),
+            **first.described(),
             "models": [{"name": name, **each.described()} for name, each in self.models.by_name.items()],
             "defaults": {
                 name: getattr(settings, name)
