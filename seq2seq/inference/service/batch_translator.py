@@ -41,7 +41,7 @@ class BatchTranslator:
     """Calls a translator with the options of requests.
 
     Args:
-        load: Loads the translator, at once and again after `drop`.
+        load: Loads the translator, at once and again when a text needs it.
         name: Name of the model in requests and metrics.
         make_room: Called with this model before and after it is loaded.
 
@@ -50,6 +50,7 @@ class BatchTranslator:
         sources: Source languages, likewise.
         can_align: The model can align words.
         nbytes: Bytes of its weights while they are loaded.
+        translator: None while it is not loaded; set to None, it leaves memory after the batches that use it.
     """
 
     load: Callable[[], Translator]
@@ -75,28 +76,19 @@ class BatchTranslator:
             self.tokenizer = translator.tokenizer
             self.nbytes = translator.nbytes
             self.has_terms = bool(translator.glossary)
-            self._translator: Translator | None = translator
+            self.translator: Translator | None = translator
             self.make_room(self)
             return translator
 
-    def drop(self) -> None:
-        """Let the model leave memory, after the batches that use it."""
-        self._translator = None
-
-    @property
-    def loaded(self) -> bool:
-        """True while the model is in memory."""
-        return self._translator is not None
-
     def delay(self) -> float:
         """Return the seconds of loading, 0 for a model in memory."""
-        return 0.0 if self.loaded else max(self._seconds, 1e-3)
+        return 0.0 if self.translator else max(self._seconds, 1e-3)
 
     def described(self) -> dict[str, Any]:
         """Describe the model to clients."""
         sources = {"src_lang": self.sources[0], "src_langs": self.sources}
         targets = {"tgt_lang": self.languages[0], "tgt_langs": self.languages}
-        return {**sources, **targets, "alignment": self.can_align, "loaded": self.loaded}
+        return {**sources, **targets, "alignment": self.can_align, "loaded": bool(self.translator)}
 
     def beam(self, options: Options) -> int:
         """Return the beam size of a search, which the terms of a glossary widen."""
@@ -119,7 +111,7 @@ class BatchTranslator:
         """
         notes: defaultdict[int, list[Note]] = defaultdict(list)
         # Another thread may drop the model at any time
-        translator = self._translator
+        translator = self.translator
         if translator is None:
             try:
                 translator = self._loaded()

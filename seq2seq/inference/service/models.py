@@ -53,7 +53,7 @@ class Models:
     def bytes_of(self, name: str) -> int:
         """Return the bytes of a model in memory."""
         model = self.by_name[name]
-        return model.nbytes if model.loaded else 0
+        return model.nbytes if model.translator else 0
 
     def choose(
         self, name: str | None, source: str | None, target: str | None
@@ -77,8 +77,8 @@ class Models:
 
     def _make_room(self, model: BatchTranslator) -> None:
         """Drop the least recently used models, as far as they and `model` need more than the limit."""
-        others = [each for each in self.by_name.values() if each.loaded and each.name != model.name]
+        others = [each for each in self.by_name.values() if each.translator and each.name != model.name]
         others.sort(key=lambda each: self._used.index(each.name) if each.name in self._used else -1)
         while others and model.nbytes + sum(each.nbytes for each in others) > self._most:
-            others.pop(0).drop()
+            others.pop(0).translator = None
             gc.collect()
