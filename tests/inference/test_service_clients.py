@@ -17,9 +17,9 @@ from seq2seq.data.languages import Tags
 from seq2seq.inference.service import app
 from seq2seq.inference.service.api_keys import read_keys
 from seq2seq.inference.service.batcher import Batcher, Entry
+from seq2seq.inference.service.loaded_models import _code
 from seq2seq.inference.service.messages import Options, Text, Translation
 from seq2seq.inference.service.metrics import Metrics
-from seq2seq.inference.service.models import _code
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.translator import Translator
 from seq2seq.options.command_line import UsageError

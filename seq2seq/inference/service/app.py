@@ -38,8 +38,8 @@ from seq2seq.data.languages import primary_subtag
 from seq2seq.inference.encoding import target_ids
 from seq2seq.inference.parts import LINE_BREAKS
 from seq2seq.inference.service.api_keys import check_key, read_keys
-from seq2seq.inference.service.batch_translator import BatchTranslator
 from seq2seq.inference.service.batcher import Batcher, Entry
+from seq2seq.inference.service.loaded_models import BatchTranslator, Models
 from seq2seq.inference.service.messages import (
     CLOSE,
     LATER,
@@ -57,7 +57,6 @@ from seq2seq.inference.service.messages import (
     texts_of,
 )
 from seq2seq.inference.service.metrics import Metrics
-from seq2seq.inference.service.models import Models
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.search.hypothesis import longest_target
 from seq2seq.settings.values import shown
