@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from seq2seq.data.context import sentence_start
-from seq2seq.inference.encoding import encode_line, source_pieces, target_pieces
+from seq2seq.data.context import fit_context, sentence_start
+from seq2seq.inference.encoding import encode_pieces, longest_part, source_end, source_pieces, target_pieces
 from seq2seq.inference.forced import Forced, force, links, pharaoh, word_weights, words_of
 from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.notes import Note
@@ -110,11 +110,21 @@ def force_lines(
 def encoded_pairs(
     translator: Translator, lines: Iterable[tuple[str, str]], *, note: Callable[[Note], None]
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Tokenize sources with their translations, tags and ends included; [] for a blank source."""
+    """Tokenize sources with their translations: tags, pieces, eos; [] for a source without any piece.
+
+    Args:
+        note: Called for a source that is cut or fails.
+    """
     tokenizer, tags = translator.tokenizer, translator.tags
-    how: dict[str, Any] = {"max_len": translator.max_len, "tags": tags.source, "note": note}
+    longest = longest_part(translator.max_len, tags.source)
     for number, (source, target) in enumerate(lines):
-        src = encode_line(tokenizer, source, position=number, **how)
+        (pieces,) = encode_pieces(tokenizer, [source], note=lambda told, i=number: note(told._replace(position=i)))
+        pieces = fit_context(pieces, tokenizer.separator, longest)
+        # Images have a fixed size and stay whole
+        if len(pieces) > longest and not tokenizer.patches:
+            note(Note.cut(number, len(pieces), longest))
+            pieces = pieces[:longest]
+        src = [*tags.source, *pieces, *source_end(tokenizer)] if pieces else []
         yield src, [*tags.target, *tokenizer.encode_tgt([target])[0]]
 
 
