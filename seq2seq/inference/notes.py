@@ -41,6 +41,9 @@ class Note(NamedTuple):
         """Return the note about a line of which only the first pieces are translated."""
         return cls(position, "cut", f"is cut: {pieces:,} pieces, the first {kept:,} are translated")
 
+    def __str__(self) -> str:
+        return self.text
+
 
 class Notes:
     """Collects the notes of many lines; reports some at once, and counts the others for one report per kind.
