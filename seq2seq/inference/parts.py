@@ -75,7 +75,7 @@ class SourceLine(NamedTuple):
         return self.after if "\n" in self.after else ""
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(kw_only=True)
 class LineCutter:
     """Cuts lines into parts that are as long as the model's training lines, whose statistics the translator has.
 

@@ -255,7 +255,7 @@ class Translator:
         # Keep all samples: the best samples of the parts need not form the best sample of the line
         kept = settings if sampling is None else dataclasses.replace(settings, n_best=settings.beam_size)
         suppressed = target_ids(tokenizer, suppress)
-        cutter = LineCutter(self, sentences or self.sentences, note)
+        cutter = LineCutter(translator=self, mode=sentences or self.sentences, note=note)
         # Cut and tokenize all lines, search their parts in order of length, and join the results line by line
         whole = unplaceable(len(lines), tokenizer, prefixes, phrases, self.tgt_lang)
         cut = cutter(lines, whole)

@@ -47,7 +47,7 @@ def cutter(
 ) -> LineCutter:
     given = {"src_lang": "de", "statistics": statistics or LineStatistics(), "max_len": max_len, "tags": tags}
     translator: Any = SimpleNamespace(tokenizer=tiny.tokenizer(), **given)
-    return LineCutter(translator, mode, note)
+    return LineCutter(translator=translator, mode=mode, note=note)
 
 
 def size(text: str) -> int:

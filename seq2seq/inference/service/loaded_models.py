@@ -113,17 +113,14 @@ class BatchTranslator:
             step: Called after each step; an error that it raises ends the call.
         """
         notes: defaultdict[int, list[Note]] = defaultdict(list)
-        # Another thread may drop the model at any time
-        translator = self.translator
-        if translator is None:
-            try:
-                translator = self._loaded()
-            # Errors of any type: the file may be replaced at this moment, and the thread must survive
-            except Exception as error:
-                log.error("the model %s could not be loaded: %s", self.name, first_line(error))
-                return [Translation(candidates=[], error="the model could not be loaded; the log has more")] * len(
-                    texts
-                )
+        try:
+            # Another thread may drop the model at any time
+            translator = self.translator or self._loaded()
+        # Errors of any type: the file may be replaced at this moment, and the thread must survive
+        except Exception as error:
+            log.error("the model %s could not be loaded: %s", self.name, first_line(error))
+            failed = Translation(candidates=[], error="the model could not be loaded; the log has more")
+            return [failed] * len(texts)
         translator = translator.between(options.src_lang, options.tgt_lang)
         detects = options.language and not self.tokenizer.patches
         lines = [each.text for each in texts]
@@ -146,9 +143,8 @@ class BatchTranslator:
             forced = force_candidates(translator, lines, found, align=True, step=step)
         results = []
         for i, (row, own) in enumerate(zip(found, forced, strict=True)):
-            failed = next((note.reason for note in notes[i] if note.kind == "failed"), "")
-            if failed:
-                results.append(Translation(candidates=[], error=failed))
+            if reason := next((note.reason for note in notes[i] if note.kind == "failed"), ""):
+                results.append(Translation(candidates=[], error=reason))
                 continue
             warnings = [f"the text {note.text}" for note in notes[i]]
             if reason := next((each.reason for each in own if each.reason), ""):
