@@ -61,20 +61,13 @@ class TranslatedText(NamedTuple):
 
 
 def choose_selection(
-    settings: SearchSettings,
-    tokenizer: Tokenizer,
-    *,
-    sampling: SamplingSettings | None,
-    mbr: str | None,
-    constrained: bool,
+    settings: SearchSettings, tokenizer: Tokenizer, sampling: SamplingSettings | None, *, constrained: bool
 ) -> Selection | None:
     """Return how a search selects hypotheses; None selects by the settings alone.
 
     Raises:
         ValueError: The options cannot be combined.
     """
-    if mbr and not sampling:
-        raise ValueError(f"mbr={mbr} compares samples with each other, so it needs sampling")
     require_one_group(settings, sampling, phrases=constrained)
     if constrained:
         return Constrained(tokenizer.eos_id, _words(tokenizer))

@@ -226,7 +226,7 @@ class Translator:
         """
         tokenizer = self.tokenizer
         note = note or self._warn
-        _require_lists(lines, prefixes, phrases, suppress)
+        _require_lists({"lines": lines, "prefixes": prefixes, "suppress": suppress, "phrases": phrases})
         if options or samples is not None:
             known = [*keys(SearchSettings), *keys(SamplingSettings)]
             for name in options:
@@ -242,11 +242,13 @@ class Translator:
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
         agreement = None
         if mbr:
+            if not sampling:
+                raise ValueError(f"mbr={mbr} compares samples with each other, so it needs sampling")
             # A slow import: sacreBLEU
             from seq2seq.metrics.scorers import tokenize_of
 
             agreement = utility(mbr, tokenize_of(self.meta, self.tgt_lang))
-        choose = functools.partial(choose_selection, settings, tokenizer, sampling=sampling, mbr=mbr)
+        choose = functools.partial(choose_selection, settings, tokenizer, sampling)
         selection = choose(constrained=phrases is not None)
         if glossary is None and not sampling and settings.beam_groups == 1:
             glossary = self.glossary
@@ -518,18 +520,13 @@ def _require_same_task(member: Loaded, path: Path, first: Loaded, first_path: Pa
         raise ValueError(f"{path} translates {own}, and {first_path} {wanted}: an ensemble needs one direction")
 
 
-def _require_lists(
-    lines: Sequence[str],
-    prefixes: Sequence[str] | None,
-    phrases: Sequence[Sequence[str]] | None,
-    suppress: Sequence[str],
-) -> None:
+def _require_lists(given: dict[str, Any]) -> None:
     """Raise ValueError for a text in place of a list of texts, and for lists that do not have an entry per line."""
-    given: dict[str, Any] = {"lines": lines, "prefixes": prefixes, "suppress": suppress, "phrases": phrases}
-    given |= {f"phrases[{number}]": each for number, each in enumerate(phrases or ())}
-    for name, value in given.items():
+    rows = {f"phrases[{number}]": each for number, each in enumerate(given["phrases"] or ())}
+    for name, value in (given | rows).items():
         if isinstance(value, str):
             raise ValueError(f"{name} is the str '{shown(value)}', whose characters would be the entries; give a list")
-    for name, entries in (("prefixes", prefixes), ("phrases", phrases)):
-        if entries is not None and len(entries) != len(lines):
-            raise ValueError(f"{name} has {len(entries):,} entries for {len(lines):,} lines; give one for each")
+    lines = len(given["lines"])
+    for name in ("prefixes", "phrases"):
+        if given[name] is not None and len(given[name]) != lines:
+            raise ValueError(f"{name} has {len(given[name]):,} entries for {lines:,} lines; give one for each")

@@ -123,7 +123,9 @@ class LibreRequest(BaseModel):
             answer["alternatives"] = [row[1:] for row in rows]
         if self.source == "auto":
             answer["detectedLanguage"] = [{"confidence": 100, "language": src_lang}] * len(rows)
-        return to_json({name: values[0] for name, values in answer.items()} if isinstance(self.q, str) else answer)
+        if isinstance(self.q, str):
+            answer = {name: values[0] for name, values in answer.items()}
+        return to_json(answer)
 
 
 class WordAlignment(BaseModel):
