@@ -3,7 +3,7 @@
     python -m benchmarks.keep_runs 'runs/tatoeba-*' --out benchmarks/results/kept/tatoeba
     python -m seq2seq.compare benchmarks/results/kept/tatoeba --figure --against cpu --out comparison
 
-It keeps the settings and results of each run, translations of all test sets, and the rows of metrics.csv that make its
+It keeps the settings and results of each run, translations of its test sets, and the rows of metrics.csv that make its
 curves. Absolute paths are cut to their last two parts. A kept run compares like the original, but without p values:
 these need the sources and references, which belong to the corpus (`benchmarks.restore_runs`).
 """
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, folders of runs, or globs")
     parser.set_defaults(out=Path("benchmarks/results/kept"))
     options = parser.parse_args(argv)
-    collected = collect(options.runs, "test")
+    collected = collect(options.runs, "valid")
     for item in collected.unusable:
         print(f"left out: {item.name}: {item.reason}")
     failed = bool(collected.unusable) or not collected.runs

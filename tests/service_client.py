@@ -57,6 +57,7 @@ class Stub:
             tgt=pieces,
             unk_id=0,
             patches=None,
+            factors={},
             encode_src=lambda lines: [[*line, "end"] for line in lines],
         )
         self.tags = NO_TAGS

@@ -41,10 +41,7 @@ def model_config(t: Tokenizer, *, mixer: dict[str, Any] | None = None, **model: 
     return {
         "model": {**sizes, **kind, **rest, **model},
         "mixer": mixer or {"encoder": attention, "decoder": dict(attention), "cross": cross},
-        "src_vocab_size": t.src_vocab_size,
-        "tgt_vocab_size": t.tgt_vocab_size,
-        "pad_id": t.pad_id,
-        "joint": t.joint,
+        **t.sizes,
     }
 
 

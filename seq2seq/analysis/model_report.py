@@ -155,8 +155,9 @@ def of_checkpoint(
     target_ids = [tokenizer.bos_id, *translator.tags.target, *tokenizer.encode_tgt([target_text])[0][:-1]]
     _require_short("the target", target_ids, translator.max_len)
     grid = tokenizer.patches
+    pieces = [number % tokenizer.src_vocab_size for number in source_ids]
     pair = Pair(
-        _patches(grid) if grid else _pieces(tokenizer, tokenizer.src, source_ids),
+        _patches(grid) if grid else _pieces(tokenizer, tokenizer.src, pieces),
         _pieces(tokenizer, tokenizer.tgt, target_ids),
     )
     meta = translator.meta

@@ -124,8 +124,9 @@ def origins(old: Tokenizer, new: Tokenizer) -> dict[str, list[Sequence[int]]]:
         ValueError: `new` does not extend `old`.
     """
     remedy = "leave tokenizer.model out, or extend the checkpoint's tokenizer, with all its pieces in place"
-    if (old.joint, old.patches) != (new.joint, new.patches):
-        raise ValueError(f"tokenizer.model: one for both sides is no extension of two, nor two of one: {remedy}")
+    if (old.joint, old.patches, str(old.factors)) != (new.joint, new.patches, str(new.factors)):
+        kinds = "one for both sides is no extension of two, nor two of one, and tokenizer.factors stays as it is"
+        raise ValueError(f"tokenizer.model: {kinds}: {remedy}")
     special = {new.pad_id: old.pad_id, new.bos_id: old.bos_id, new.eos_id: old.eos_id}
     found = {}
     for side in ("tgt",) if old.patches else ("src", "tgt"):

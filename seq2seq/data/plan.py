@@ -57,6 +57,9 @@ class DataPlan:
             raise ValueError("data.augment and data.context are for text, and the source is images: leave them out")
         if parts is None:
             parts = open_corpora(data, tokenizer=tokenizer, cache_dir=cache_dir)
+        others = [tokenizer.patches, data.context, *dataclasses.astuple(data.augment)]
+        if tokenizer.factors and any([*others, *(part.corpus.clean.language for part in parts)]):
+            raise ValueError("tokenizer.factors: leave out images, data.context, data.augment and data.clean.language")
         stream = None
         # The training text of a stream is never in the cache
         if data.streaming:

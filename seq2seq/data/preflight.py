@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from seq2seq.data.cleaning import Pairs
+from seq2seq.data.factors import numbered, read_factors
 from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.hub import repository_of, require_remote
 from seq2seq.data.multi_corpus import NamedCorpus, naming, parts_of
@@ -29,13 +30,15 @@ def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir:
     for part in parts:
         with naming(part.name):
             sample = validate_corpus(part.corpus, cache_dir=cache_dir)
-        if tokenizer.patches:
-            try:
+        try:
+            if tokenizer.patches:
                 encode_images(sample[0], tokenizer.patches)
-            except LineError as error:
-                raise ValueError(f"data.{part.corpus.splits[0]}: {error}") from None
-        elif tokenizer.ready_models:
-            _refuse_swapped_models(tokenizer, sample)
+            elif tokenizer.factors:
+                read_factors(sample[0], numbered(tokenizer.factors))
+            elif tokenizer.ready_models:
+                _refuse_swapped_models(tokenizer, sample)
+        except LineError as error:
+            raise ValueError(f"data.{part.corpus.splits[0]}: {error}") from None
     return parts
 
 

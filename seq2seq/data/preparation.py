@@ -20,6 +20,7 @@ from seq2seq.data.context import PIECE, sentence_lengths, sentence_of
 from seq2seq.data.corpus import Corpus, limited, load_corpus
 from seq2seq.data.dataset import EncodedCorpus, PairDataset
 from seq2seq.data.extension import extend_tokenizer
+from seq2seq.data.factors import without_factors
 from seq2seq.data.fingerprints import TEXT_VERSION
 from seq2seq.data.line_statistics import LineStatistics, warn_of_other_lines
 from seq2seq.data.multi_corpus import Mixture, NamedCorpus
@@ -297,7 +298,8 @@ def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer,
     def build(building: Path) -> None:
         log.info("training the tokenizer (at most %s lines)", f"{settings.input_sentence_size:,}")
         make = partial(extend_tokenizer, ready) if ready else train_tokenizer
-        state = make(src_lines=lines(0), tgt_lines=lines(1), settings=settings).to_state()
+        src = (without_factors(line, settings.factors) for line in lines(0))
+        state = make(src_lines=src, tgt_lines=lines(1), settings=settings).to_state()
         for name in ("src_model", "tgt_model"):
             if name in state:
                 (building / f"{name}.model").write_bytes(state[name])
@@ -312,7 +314,7 @@ def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer,
 def _tokenizer_key(settings: TokenizerSettings, texts: Sequence[str]) -> str:
     """Hash the fingerprints of the text, and every setting that decides the trained models."""
     # Settings that are off add nothing to the key, so that folders keep their names
-    unset = [name for name in ("symbols", "patches", "extend") if not getattr(settings, name)]
+    unset = [name for name in ("symbols", "patches", "extend", "factors") if not getattr(settings, name)]
     # These do not change the trained models
     free = ("model", "src_model", "tgt_model", "sampling_alpha", *unset)
     values = [(name, getattr(settings, name)) for name in asdict(settings) if name not in free]

@@ -24,6 +24,7 @@ from seq2seq.data.raw_pairs import open_split
 from seq2seq.data.text_files import warn_once
 from seq2seq.data.token_cache import PairEncoder
 from seq2seq.data.updates import UpdateCut
+from seq2seq.system.errors import LineError
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +206,10 @@ class PairStream(IterableDataset):
 
     def _encode(self, text: Pairs, positions: np.ndarray, *, round_number: int, sample_seed: int) -> _Buffer:
         """Encode the pairs that rules on lengths and the budget of a batch allow."""
-        src, tgt = self.encoder(text)
+        try:
+            src, tgt = self.encoder(text)
+        except LineError as error:
+            raise ValueError(f"data.train: {LineError(positions[error.position], *error.args[1:])}") from None
         widest = longest_width(self.max_tokens)
         # Filter by the best segmentations, as for prepared text: filtering must not depend on samples
         own = sentence_lengths(src, self.encoder.tokenizer.separator)

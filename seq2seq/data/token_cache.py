@@ -34,7 +34,7 @@ class PairEncoder:
     def __init__(self, *, tokenizer: Tokenizer, tags: Tags = NO_TAGS) -> None:
         self.tokenizer = tokenizer
         self.tags = tags
-        self.dtypes = [_id_type(size) for size in (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)]
+        self.dtypes = list(map(_id_type, (tokenizer.src_vocab_size * tokenizer.codes, tokenizer.tgt_vocab_size)))
 
     def __call__(self, block: Pairs, *, sample_seed: int | None = None) -> Encoded:
         """Encode both sides; with `sample_seed`, sample segmentations by the tokenizer's `sampling_alpha`."""
@@ -50,7 +50,7 @@ class PairEncoder:
 
 
 def _id_type(vocab_size: int) -> np.dtype:
-    """Choose the smallest type of ids on disk: 2 or 4 bytes, or 8 for patches of images."""
+    """Choose the smallest type of ids on disk: 2 or 4 bytes, or 8 for patches of images and many factors."""
     types = {np.uint16: 16, np.int32: 31, np.uint32: 32}
     return np.dtype(next((each for each, bits in types.items() if vocab_size <= 1 << bits), np.int64))
 

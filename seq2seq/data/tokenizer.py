@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,12 +16,14 @@ import numpy as np
 import sentencepiece as spm
 
 from seq2seq.data.context import PIECE, SEPARATOR
+from seq2seq.data.factors import Numbers, numbered, read_factors
 from seq2seq.data.moses_bpe import MOSES, MosesBpe, is_moses_bpe
 from seq2seq.data.normalization import nfc_rules, normalizer_name, with_normalizer_name
-from seq2seq.data.shared_vocabulary import VocabularyProcessor, split_vocabulary
+from seq2seq.data.shared_vocabulary import Numbered, VocabularyProcessor, split_vocabulary
 from seq2seq.images.lines import encode_images
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
+from seq2seq.settings.values import check_value
 from seq2seq.system.files import read_file
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is trained here
@@ -41,6 +44,7 @@ class Tokenizer:
     is one model, or two that number their pieces by one vocabulary.
 
     A special symbol that the models lack (SentencePiece has no pad by default) gets a new id after the last piece.
+    With factors, a source id is piece + src_vocab_size * code (see `seq2seq.data.factors`); special ids have code 0.
 
     Args:
         src_model: Serialized model of the source, or of both sides.
@@ -48,9 +52,10 @@ class Tokenizer:
         patches: Grid of images. A source line is then an image, its ids are patches without an eos, and there is no
             `src_model`.
         sampling_alpha: Smoothing of sampled segmentations; 0 turns them off.
+        factors: Values of each factor of source words.
 
     Raises:
-        ValueError: The special ids of the two models differ, or sampling is on but a model has one segmentation only.
+        ValueError: The special ids of the two models differ, or one cannot sample segmentations or have these factors.
     """
 
     def __init__(
@@ -60,8 +65,10 @@ class Tokenizer:
         tgt_model: bytes | None = None,
         patches: PatchGrid | None = None,
         sampling_alpha: float = 0.0,
+        factors: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.patches = patches
+        self.factors = numbered(factors)
         self._models = [model for model in (src_model, tgt_model) if model is not None]
         vocabularies = [split_vocabulary(model)[0] for model in self._models]
         one = src_model is not None and vocabularies[0] is not None and vocabularies[0] == vocabularies[-1]
@@ -92,6 +99,12 @@ class Tokenizer:
         # Packed pixels are a vocabulary of their own, without special ids
         if patches:
             self.src_vocab_size = patches.vocab_size
+        self.codes = math.prod(map(len, self.factors.values()))
+        if self.factors and (patches or isinstance(self.src, Numbered) or self.src_vocab_size * self.codes > 2**63):
+            raise ValueError(
+                f"tokenizer.factors={','.join(self.factors)}, {self.codes:,} combinations: leave it out, or list fewer "
+                "values; ids have 63 bits, and only words that SentencePiece alone cuts have factors"
+            )
         self.tgt_vocab_size = max(self.tgt.get_piece_size(), 1 + max(ids.values()))
         self._silent = {self.pad_id, self.bos_id, self.eos_id, self.unk_id}
         number = int(self.src.piece_to_id(PIECE))
@@ -111,12 +124,12 @@ class Tokenizer:
             sample: Sample a segmentation, the same one for the same `seed`.
 
         Raises:
-            LineError: A line should be an image but is not; the error names the first such line.
+            LineError: A line should be an image but is not, or has an unknown factor; the error names the first one.
         """
         if self.patches:
             return encode_images(lines, self.patches)
         if self.separator is None or not any(SEPARATOR in line for line in lines):
-            return self._encode(self.src, lines, sample, seed)
+            return self._encode(self.src, lines, sample, seed, self.factors)
         # The piece stands between sentences, and the eos after the last one only
         parts = [line.split(SEPARATOR) for line in lines]
         encoded = iter(self._encode(self.src, list(chain.from_iterable(parts)), sample, seed))
@@ -131,14 +144,15 @@ class Tokenizer:
         return self._encode(self.tgt, lines, sample, seed)
 
     def _encode(
-        self, model: spm.SentencePieceProcessor | MosesBpe, lines: Sequence[str], sample: bool, seed: int | None
+        self, model: Any, lines: Sequence[str], sample: bool, seed: int | None, factors: Numbers | None = None
     ) -> list[list[int]]:
         # SentencePiece encodes a list in one call, on several threads
-        lines = list(lines)
+        lines, codes = read_factors(lines, factors) if factors else (list(lines), [])
+        # A proto has the place of each piece in the text, whatever normalization joins or splits
+        kind: Any = "immutable_proto" if factors else int
         if not (sample and self.sampling_alpha > 0):
-            rows = model.encode(lines, out_type=int)
+            rows = model.encode(lines, out_type=kind)
         else:
-            assert isinstance(model, spm.SentencePieceProcessor)
             require_repeatable_sampling()
             if seed is not None:
                 # The seed is global to the library, and has 32 bits
@@ -147,8 +161,11 @@ class Tokenizer:
             # be encoded in this thread, whose generator keeps its first seed; two lines are encoded in a new thread.
             padded = lines if len(lines) > 1 else [*lines, ""]
             rows = model.encode(
-                padded, out_type=int, enable_sampling=True, alpha=self.sampling_alpha, nbest_size=-1, num_threads=1
+                padded, out_type=kind, enable_sampling=True, alpha=self.sampling_alpha, nbest_size=-1, num_threads=1
             )[: len(lines)]
+        if factors:
+            size = self.src_vocab_size
+            rows = [[p.id + size * own[p.begin] for p in row.pieces] for row, own in zip(rows, codes, strict=True)]
         for row in rows:
             # Not SentencePiece's own add_eos, since eos may be an id that the model lacks
             row.append(self.eos_id)
@@ -208,6 +225,8 @@ class Tokenizer:
             state["patches"] = asdict(self.patches)
         else:
             state["src_model"] = self._models[0]
+        if self.factors:
+            state["factors"] = {name: list(values)[1:] for name, values in self.factors.items()}
         if self.patches or len(self._models) > 1:
             state["tgt_model"] = self._models[-1]
         return state
@@ -230,12 +249,14 @@ class Tokenizer:
             tgt_model=state["tgt_model"] if "tgt_model" in kinds else None,
             patches=read_section(PatchGrid, state["patches"], "tokenizer.patches") if "patches" in kinds else None,
             sampling_alpha=float(state["sampling_alpha"]),
+            factors=check_value(state.get("factors"), Mapping[str, Sequence[str]], {}, "tokenizer.factors"),
         )
 
     @property
     def sizes(self) -> dict[str, Any]:
         """The arguments of `build_model` that depend on the tokenizer."""
-        return {name: getattr(self, name) for name in ("src_vocab_size", "tgt_vocab_size", "pad_id", "joint")}
+        sizes = {name: getattr(self, name) for name in ("src_vocab_size", "tgt_vocab_size", "pad_id", "joint")}
+        return sizes | ({"factors": [len(values) - 1 for values in self.factors.values()]} if self.factors else {})
 
     @property
     def normalizer(self) -> str:
@@ -250,6 +271,8 @@ class Tokenizer:
         digest = hashlib.sha256(repr((CODE_VERSION, self.joint, len(self._models[0]))).encode())
         if self.patches:
             digest.update(repr(self.patches).encode())
+        if self.factors:
+            digest.update(repr(self.to_state()["factors"]).encode())
         for model in self._models:
             digest.update(model)
         return digest.hexdigest()[:16]
@@ -257,7 +280,9 @@ class Tokenizer:
 
 def same_pieces(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return True if the tokenizers of two states (`Tokenizer.to_state`) are equal except for their sampling."""
-    return {**one, "sampling_alpha": None} == {**other, "sampling_alpha": None}
+    # As text, since the order of the factors counts
+    one, other = ({**each, "sampling_alpha": None, "factors": str(each.get("factors"))} for each in (one, other))
+    return one == other
 
 
 def require_repeatable_sampling() -> None:
@@ -277,6 +302,7 @@ def make_tokenizer(models: Sequence[bytes], settings: TokenizerSettings) -> Toke
         tgt_model=models[-1] if settings.patches or len(models) == 2 else None,
         patches=settings.patches,
         sampling_alpha=settings.sampling_alpha,
+        factors=settings.factors,
     )
 
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from seq2seq.data.factors import without_factors
 from seq2seq.data.raw_pairs import sample_pairs
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def report_fit(tokenizer: Tokenizer, plan: DataPlan, origin: str) -> None:
     sides = {"target": (tokenizer.tgt, [line for _, tgt in samples for line in tgt])}
     # Images are encoded without a model
     if not tokenizer.patches:
-        sides = {"source": (tokenizer.src, [line for src, _ in samples for line in src])} | sides
+        sources = [without_factors(line, tokenizer.factors) for src, _ in samples for line in src]
+        sides = {"source": (tokenizer.src, sources)} | sides
     fits = {side: Fit(model, lines) for side, (model, lines) in sides.items() if any(lines)}
     if not fits:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 from seq2seq.data.text_files import is_blank
@@ -22,16 +23,17 @@ def source_end(tokenizer: Tokenizer) -> list[int]:
 
 
 def encode_pieces(tokenizer: Tokenizer, lines: Sequence[str], *, note: Callable[[Note], None]) -> list[list[int]]:
-    """Tokenize every line, without eos; [] for a blank line, and for an invalid image, which fails with a note."""
+    """Tokenize every line, without eos; [] for a blank line, and for an invalid image or factor, with a note."""
     pieces: list[list[int]] = [[] for _ in lines]
     shown = {i: whole_characters(line) for i, line in enumerate(lines) if not is_blank(line)}
     if not tokenizer.patches:
-        for i, ids in zip(shown, tokenizer.encode_src(list(shown.values())), strict=True):
-            pieces[i] = ids[:-1]
-        return pieces
+        with contextlib.suppress(LineError):
+            for i, ids in zip(shown, tokenizer.encode_src(list(shown.values())), strict=True):
+                pieces[i] = ids[:-1]
+            return pieces
     for i, line in shown.items():
         try:
-            (pieces[i],) = tokenizer.encode_src([line])
+            pieces[i] = tokenizer.encode_src([line])[0][: None if tokenizer.patches else -1]
         except LineError as error:
             note(Note.failed(i, error.reason))
     return pieces
@@ -51,7 +53,7 @@ def source_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     """Return the pieces of source ids; "" for each patch of an image."""
     if tokenizer.patches:
         return [""] * (len(ids) // tokenizer.patches.parts)
-    return [tokenizer.src.id_to_piece(int(i)) for i in ids]
+    return [tokenizer.src.id_to_piece(int(i) % tokenizer.src_vocab_size) for i in ids]
 
 
 def target_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

@@ -46,7 +46,8 @@ class Shortlist:
     def __call__(self, ids: Sequence[int]) -> Tensor:
         """Return the pieces that a translation of these source ids may contain, True in a new tensor (V,)."""
         allowed = self._always.clone()
-        found = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in dict.fromkeys(ids)]
+        pieces = dict.fromkeys(i % (len(self.starts) - 1) for i in ids)
+        found = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in pieces]
         if found:
             allowed[torch.from_numpy(np.concatenate(found).astype(np.int64))] = True
         return allowed
@@ -145,8 +146,8 @@ def make_shortlist(
 
 
 def _encoded(tokenizer: Tokenizer, src: Path, tgt: Path) -> Iterator[Block]:
-    """Read the corpus as ids without eos, and drop pairs that are too long."""
+    """Read the corpus as ids of pieces without eos, and drop pairs that are too long."""
     for sources, targets in checked(text_pairs(src, tgt), [str(src), str(tgt)], unit="line", training=True):
         rows = zip(tokenizer.encode_src(sources), tokenizer.encode_tgt(targets), strict=True)
         pairs = [(one[:-1], other[:-1]) for one, other in rows if max(len(one), len(other)) <= LONGEST + 1]
-        yield [one for one, _ in pairs], [other for _, other in pairs]
+        yield [[i % tokenizer.src_vocab_size for i in one] for one, _ in pairs], [other for _, other in pairs]

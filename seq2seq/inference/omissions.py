@@ -107,7 +107,7 @@ def _unread(translator: Translator, doubts: list[_Doubt]) -> Iterator[tuple[int,
         assert forced
         assert forced.weights is not None
         weights = forced.weights[len(tags.target) : -1, len(tags.source) : -1]
-        pieces = doubts[at][1].pieces
+        pieces = [number % tokenizer.src_vocab_size for number in doubts[at][1].pieces]
         spans = unread_clauses(weights, source_pieces(tokenizer, pieces))
         yield at, [tokenizer.src.decode(pieces[first:last]) for first, last in spans]
 

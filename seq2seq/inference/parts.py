@@ -11,13 +11,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from seq2seq.data.context import SEPARATOR, fit_context
+from seq2seq.data.factors import read_factors
 from seq2seq.data.sentences import sentences
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.encoding import begins_word, encode_pieces, longest_part, whole_characters
+from seq2seq.inference.encoding import begins_word, encode_pieces, longest_part, source_pieces, whole_characters
 from seq2seq.inference.glossary import Term
 from seq2seq.inference.limits import MOST_PARTS, SENTENCES
 from seq2seq.inference.notes import Note
+from seq2seq.system.errors import LineError
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
@@ -109,6 +111,12 @@ class LineCutter:
             found = encode_pieces(self.tokenizer, lines, note=self.note)
             return [SourceLine([SourcePart(row, "")] if row else []) for row in found]
         rows = [LINE_BREAKS.split(whole_characters(line)) for line in lines]
+        for i, line in enumerate(lines if self.tokenizer.factors else ()):
+            try:
+                read_factors([line], self.tokenizer.factors)
+            except LineError as error:
+                self.note(Note.failed(i, error.reason))
+                rows[i] = [""]
         # One call for all lines: the tokenizer's overhead is per call
         pieces = iter(encode_pieces(self.tokenizer, [text for row in rows for text in row[::2]], note=self.note))
         return [self._line(i, row, pieces, keep=i in whole) for i, row in enumerate(rows)]
@@ -137,8 +145,12 @@ class LineCutter:
         known = self.translator.statistics
         too_long = len(pieces) > self.longest
         found = sentences(text, self.translator.src_lang)
-        unusual = len(found) > 1 and not known.covers(len(found), len(pieces))
-        wanted = unusual if self.mode == "auto" else len(found) > 1 and self.mode == "split"
+        if self.tokenizer.factors:
+            # No word ends as a sentence does: a line is cut only if it must be, after any word
+            found = re.findall(r"\s*\S+", text) if too_long else [text]
+        several = len(found) > 1 and not self.tokenizer.factors
+        unusual = several and not known.covers(len(found), len(pieces))
+        wanted = unusual if self.mode == "auto" else several and self.mode == "split"
         if not too_long:
             has = f"has {len(found)} sentences"
             if keep and wanted and self.mode == "auto":
@@ -179,7 +191,7 @@ class LineCutter:
         for (left, text, right), pieces in zip(texts, encoded, strict=True):
             rows = split(self.tokenizer, pieces, self.longest) if pieces else []
             for place, row in enumerate(rows):
-                own = text if len(rows) == 1 else self.tokenizer.src.decode(row)
+                own = text if len(rows) == 1 else self.tokenizer.src.decode(source_pieces(self.tokenizer, row))
                 parts.append(SourcePart(row, own, "" if place else before + left))
             before = right if rows else before + right
         return parts
@@ -217,7 +229,7 @@ def split(tokenizer: Tokenizer, pieces: Sequence[int], longest: int) -> list[lis
 
     Each part ends after the last clause that ends in its second half, else before a word, else before a character.
     """
-    texts = [tokenizer.src.id_to_piece(piece) for piece in pieces]
+    texts = source_pieces(tokenizer, pieces)
     parts: list[list[int]] = []
     start = 0
     while len(pieces) - start > longest:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.context import ContextWindow, context_size
+from seq2seq.data.factors import without_factors
 from seq2seq.data.languages import NO_TAGS, Tags, has_spaces, tags_of, target_languages
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.text_files import is_blank
@@ -265,8 +266,10 @@ class Translator:
             quiet = dataclasses.replace(cutter, note=lambda told: None)
             cut = add_context([*quiet(before), *cut], self.context, document=document)[len(before) :]
         if placed:
+            text = functools.partial(without_factors, factors=tokenizer.factors)
             cut = [
-                line._replace(parts=[part._replace(terms=book.find(part.text)) for part in line.parts]) for line in cut
+                line._replace(parts=[part._replace(terms=book.find(text(part.text))) for part in line.parts])
+                for line in cut
             ]
         given: dict[str, Any] = {"prefixes": prefixes, "phrases": phrases, "whole": whole}
         parts = make_parts(cut, cutter, settings=settings, sampling=sampling, **given)
@@ -286,8 +289,8 @@ class Translator:
             if agreement and row:
                 row[:] = rank_by_agreement(row, agreement)
             best.append(joined[line][texts.index(row[0].text)] if row else None)
-            # An invalid image has no parts either
-            blank = not cut[line].parts and (not tokenizer.patches or is_blank(lines[line]))
+            # An invalid image or factor leaves no parts either
+            blank = not cut[line].parts and (not (tokenizer.patches or tokenizer.factors) or is_blank(lines[line]))
             # Every line needs n_best translations; a line that failed and a short beam have fewer
             filler = TranslatedText(cut[line].end, 0.0) if blank else TranslatedText("", float("-inf"))
             row += [filler] * (settings.n_best - len(row))

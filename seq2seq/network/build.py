@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from seq2seq.kernels.dispatch import portable
 from seq2seq.network.classifier import class_decoder
-from seq2seq.network.embedding import Embedding, GridPositions, PatchProjection, make_positions, make_table
+from seq2seq.network.embedding import Embedding, FactorTable, GridPositions, PatchProjection, make_positions, make_table
 from seq2seq.network.make_mixer import (
     CONTRACTS,
     checked_values,
@@ -99,7 +99,7 @@ def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = (), portabl
     Args:
         config: {"model", "mixer", "src_vocab_size", "tgt_vocab_size", "pad_id", "joint"}, with the resolved sections
             `model` and `mixer` of conf/. For a source of images also "patches": {"height", "width", "size", "bits",
-            "channels"} (see `seq2seq.images.lines`).
+            "channels"} (see `seq2seq.images.lines`), for words with factors "factors", their numbers of values.
         trust: Packages, besides this one, whose mixers may be built.
         portable: Build for any machine, without requirements of the training machine such as Triton.
 
@@ -118,7 +118,8 @@ def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = (), portabl
         require_trusted(target, trust)
     builder = _Builder(model, config, trust=trust, portable=portable)
     src_table, tgt_table = _tables(model, config)
-    encoder = builder.encoder(src_table)
+    sizes = config.get("factors")
+    encoder = builder.encoder(FactorTable(pieces=src_table, sizes=sizes) if sizes else src_table)
     if model.decoder_layers == 0:
         output = _untied_output(config["tgt_vocab_size"], encoder.out_dim)
         return Seq2Seq(encoder=encoder, decoder=class_decoder(encoder.out_dim), output=output)
@@ -182,7 +183,7 @@ class _Builder:
         self.trust = trust
         self.portable = portable
 
-    def encoder(self, table: nn.Embedding | PatchProjection) -> Encoder:
+    def encoder(self, table: Any) -> Encoder:
         """Build the encoder on the source's table."""
         # Presets with small mixers add layers, so that models have about the same size
         extra = self.slots.get("extra_encoder_layers", 0)
@@ -308,9 +309,9 @@ class _Builder:
         model = self.model
         return Sublayer(f=f, dim=dim, out_dim=out_dim, norm=model.norm, dropout=model.dropout, residual=model.residual)
 
-    def _embedding(self, table: nn.Embedding | PatchProjection, positions: nn.Module | None) -> Embedding:
+    def _embedding(self, table: Any, positions: nn.Module | None) -> Embedding:
         # Rows of a table start small, but outputs of a projection do not
-        scale = self.model.scale_embedding and isinstance(table, nn.Embedding)
+        scale = self.model.scale_embedding and not isinstance(table, PatchProjection)
         return Embedding(table=table, positions=positions, dropout=self.model.dropout, scale=scale)
 
     def _positions(self, setting: str) -> nn.Module | None:
@@ -333,7 +334,7 @@ def _widening(dim: int, out_dim: int) -> nn.Linear:
     return layer
 
 
-def _tables(model: ModelSettings, config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, nn.Embedding]:
+def _tables(model: ModelSettings, config: Mapping[str, Any]) -> tuple[Any, nn.Embedding]:
     dim = model.dim
     if model.decoder_layers == 0 and model.tie != "none":
         raise ValueError(
@@ -389,6 +390,8 @@ def _check_vocabularies(config: Mapping[str, Any]) -> None:
     pad = config["pad_id"]
     if type(pad) is not int or not 0 <= pad < config["tgt_vocab_size"]:
         raise ValueError(f"pad_id is {pad!r}; choose a whole number below tgt_vocab_size={config['tgt_vocab_size']}")
+    if any(type(size) is not int or size < 1 for size in config.get("factors", ())):
+        raise ValueError(f"factors is {config['factors']!r}; give numbers of values, whole numbers from 1")
     if type(config["joint"]) is not bool:
         raise ValueError(f"joint is {config['joint']!r}; choose true or false")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
@@ -21,7 +22,7 @@ class Embedding(nn.Module):
         tokens (B, T) -> (B, T, dim), or (B, T / parts, dim) if a position has several ids, as patches in color do.
 
     Args:
-        table: E, which source, target and output layer may share, or the projection of patches.
+        table: E, which source, target and output layer may share, its sum with factors, or the projection of patches.
         positions: P, or None.
         dropout: Probability of dropping a number.
         scale: Multiply E by sqrt(dim) (Vaswani et al. 2017, section 3.4).
@@ -30,7 +31,7 @@ class Embedding(nn.Module):
     def __init__(
         self,
         *,
-        table: nn.Embedding | PatchProjection,
+        table: nn.Embedding | FactorTable | PatchProjection,
         positions: nn.Module | None,
         dropout: float = 0.0,
         scale: bool = True,
@@ -66,6 +67,36 @@ class Embedding(nn.Module):
         if self.positions is not None:
             x = x + self.positions(position).to(x.dtype)  # (T, dim) broadcasts over sentences
         return self.dropout(x)
+
+
+class FactorTable(nn.Module):
+    """Table of words with factors: E[piece] + sum_f F_f[v_f], F_f[0] = 0.
+
+    token = piece + V (v_1 + (n_1 + 1) (v_2 + (n_2 + 1) ...)) for E (V, dim) and factors of n_f values, see `Tokenizer`.
+
+    Shape:
+        tokens (...) -> (..., dim).
+    """
+
+    def __init__(self, *, pieces: nn.Embedding, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.embedding_dim = pieces.embedding_dim
+        self.pieces = pieces
+        # The row of 0, then the rows of all F_f
+        self.factors = make_table(1 + sum(sizes), self.embedding_dim, 0)
+        radixes = [pieces.num_embeddings, *(size + 1 for size in sizes)]
+        units = [math.prod(radixes[:place]) for place in range(1, len(radixes))]
+        offsets = [sum(sizes[:place]) for place in range(len(sizes))]
+        # Not persistent, since they follow from the settings
+        self.register_buffer("digits", torch.tensor([units, radixes[1:], offsets]), persistent=False)  # (3, factors)
+        self.digits: Tensor
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Embed tokens (...), int64."""
+        units, radixes, offsets = self.digits
+        values = tokens[..., None] // units % radixes  # (..., factors)
+        rows = values + offsets * (values > 0)
+        return self.pieces(tokens % self.pieces.num_embeddings) + self.factors(rows).sum(-2)
 
 
 class PatchProjection(nn.Module):

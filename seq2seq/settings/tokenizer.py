@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from seq2seq.settings.declare import Section, internal, setting
@@ -16,6 +19,7 @@ NORMALIZERS = ("identity", "nfc", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 VOCAB_SIZE = 8000
 # Maximum number of bits of an id of a patch: ids, and the number of different ids, are int64.
 _MOST_BITS = 62
+FACTOR = "\uffe8"  # stands before each factor of a word, as in OpenNMT
 # Maximum number of pixels of an image's side.
 _LARGEST = 2**16
 
@@ -137,6 +141,7 @@ class TokenizerSettings(Section):
     )
     seed: int = setting(1, "seed of the lines that are drawn", least=0, most=2**32 - 1, **_LEARNED)
     patches: PatchGrid | None = setting(None, "patches of images as the source: {height, width, size, bits, channels}")
+    factors: Mapping[str, Sequence[str]] | None = setting(None, "values of source factors: {pos: [NOUN, VERB]}")
     symbols: tuple[str, ...] = internal(())
 
     def __post_init__(self) -> None:
@@ -145,6 +150,12 @@ class TokenizerSettings(Section):
             raise ValueError("tokenizer.model (one model for both sides) and src_model/tgt_model exclude each other")
         if self.type == "word" and not self.ready_models:
             self._check_words()
+        for name, values in (self.factors or {}).items():
+            bad = [each for each, count in Counter(values).items() if count > 1 or re.search(rf"[\s{FACTOR}]", each)]
+            if bad or not values:
+                raise ValueError(
+                    f"tokenizer.factors.{name}={shown(bad or values)}: list words, each once, without {FACTOR}"
+                )
         # With images, only the target has a model.
         if self.patches:
             self._check_images()

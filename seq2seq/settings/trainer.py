@@ -25,7 +25,7 @@ class LightningSettings(Section):
     deterministic: bool | str = setting(False, "deterministic algorithms: true, or warn", words=("warn",))
     enable_model_summary: bool = setting(False, "print the model's layers and their parameters at the start")
     inference_mode: bool = setting(True, "validate and test under torch.inference_mode; false: under torch.no_grad")
-    sync_batchnorm: bool = setting(False, "statistics of a mixer's BatchNorm layers over all processes")
+    sync_batchnorm: bool = setting(False, "statistics of torch's BatchNorm layers in your mixer over all processes")
 
 
 def _does_not_grow(trainer: TrainerSettings) -> str:

@@ -47,7 +47,7 @@ def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
     """
     # Any vocabulary will do: the tokenizer may not exist yet.
     sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": plan.tokenizer.joint}
-    sizes |= image_sizes(plan.tokenizer.patches)
+    sizes |= image_sizes(plan.tokenizer.patches) | {"factors": list(map(len, (plan.tokenizer.factors or {}).values()))}
     swapped: list[str] = []
     if start:
         before = start.meta["model"]

@@ -341,7 +341,8 @@ def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) ->
     free = {"sampling_alpha", "extend"}
     free |= {"model", "src_model", "tgt_model"} if settings.ready_models else set()
     free |= {"character_coverage", "input_sentence_size", "seed"} if settings.extend else set()
-    known = {"vocab_size": [tokenizer.src_vocab_size, tokenizer.tgt_vocab_size], "joint": [tokenizer.joint]}
+    known: dict[str, Any] = {"vocab_size": [tokenizer.src_vocab_size, tokenizer.tgt_vocab_size]}
+    known |= {"joint": [tokenizer.joint], "factors": [tokenizer.to_state().get("factors")]}
     # data=files or tokenizer=... chooses a file of conf/, whose values are defaults, not choices of the user
     keys = [each for each in plan.chosen or () if each not in ("data", "tokenizer")]
     for name, value in plan.config["tokenizer"].items():
@@ -350,7 +351,7 @@ def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) ->
             continue
         names = [f"{section}.{name}" for section in ("data", "tokenizer")]
         key = next((each for each in names if is_chosen(each, keys)), None)
-        there = " and ".join(map(str, sorted(set(known.get(name, ())))))
+        there = " and ".join(dict.fromkeys(map(str, known.get(name, ()))))
         reason = f"is {there} there and {value} here" if there else f"({written(value)}) has no effect on its tokenizer"
         if key:
             raise ValueError(f"init_from={origin}: {key} {reason}; leave it out")
@@ -366,7 +367,7 @@ def start_weights(start: Loaded, tokenizer: Tokenizer) -> dict[str, Tensor]:
     if tokenizer.fingerprint == start.tokenizer.fingerprint:
         return weights
     rows = origins(start.tokenizer, tokenizer)
-    tables = {"encoder.embedding.table.weight": "src"}
+    tables = {"encoder.embedding.table.weight": "src", "encoder.embedding.table.pieces.weight": "src"}
     tables |= dict.fromkeys(("decoder.embedding.table.weight", "output.weight", "output.bias"), "tgt")
     for name, side in tables.items():
         if name in weights and side in rows:
@@ -408,4 +409,4 @@ def ready_models(tokenizer: Tokenizer, settings: TokenizerSettings, cache: Path)
         models |= {"src_model": None, "patches": tokenizer.patches}
     elif len(paths) == 1:
         models = {"model": models["src_model"], "src_model": None, "tgt_model": None}
-    return dataclasses.replace(settings, **models)
+    return dataclasses.replace(settings, factors=state.get("factors"), **models)

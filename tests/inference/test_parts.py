@@ -127,7 +127,9 @@ class Pieces:
 
     def __init__(self, pieces: list[str]) -> None:
         self.src = self
+        self.patches = None
         self.pieces = pieces
+        self.src_vocab_size = len(pieces)
 
     def id_to_piece(self, number: int) -> str:
         return self.pieces[number]

@@ -151,6 +151,11 @@ def test_a_text_in_another_language_is_named_if_asked(monkeypatch, plain):
     first, second = plain.call({"text": ["hi", "na"], "language": True}).json["translations"]
     assert (first["language"], second.get("language")) == ("en", None)
     assert "language" not in plain.call({"text": "hi"}).json["translations"][0]
+    # Factors are in no language
+    stub = Stub()
+    stub.tokenizer.factors = {"pos": {"": 0, "NOUN": 1}}
+    with served(stub) as running:
+        assert "language" not in running.call({"text": "hi", "language": True}).json["translations"][0]
 
 
 def test_constraints_and_sampling_reach_the_translator(plain):

@@ -86,7 +86,13 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     "separable": [{"start": "resmlp"}],
     "dynamic_depthwise": [{"batch_norm": True}],
     "lowrank": [{"rank": 2, "max_len": 150}, {"rank": 40, "max_len": 150}],
-    "lowrank_mlp": [{"rank": 1}, {"mix_channels": True}, {"mix_channels": True, "rank": 1}],
+    "lowrank_mlp": [
+        {"rank": 1},
+        {"mix_channels": True},
+        {"mix_channels": True, "rank": 1},
+        {"nonlinear": True},
+        {"nonlinear": True, "mix_channels": True},
+    ],
     "local_mlp": [{"window": 4}],
     "resolutions": [
         {"slot": "encoder", "resolutions": [3]},

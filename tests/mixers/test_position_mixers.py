@@ -110,6 +110,28 @@ def test_lowrank_mlp_is_an_mlp_of_that_rank(causal):
 
 
 @both_forms
+@pytest.mark.parametrize("mix_channels", [False, True])
+def test_nonlinear_lowrank_mlp_by_its_definition(causal, mix_channels):
+    """One position and channel after another; a causal position sees the slots as they are after it."""
+    mixer = made(LowRankMLP, causal=causal, num_heads=3, max_len=9, rank=2, nonlinear=True, mix_channels=mix_channels)
+    x = sequences()
+    z = mixer.inner(x) * MASK[:, :, None]
+    y = torch.zeros_like(z)
+    for i in range(LENGTH):
+        past = range(i + 1 if causal else LENGTH)
+        for c in range(DIM):
+            head = c // (DIM // 3)
+            for slot in range(2):
+                if mix_channels:
+                    value = sum(z[:, j] @ mixer.read[j, slot] for j in past)
+                    y[:, i, c] += mixer.write[i, c, slot] * F.gelu(value)
+                else:
+                    value = sum(z[:, j, c] * mixer.read[head, slot, j] for j in past)
+                    y[:, i, c] += mixer.write[head, i, slot] * F.gelu(value)
+    exactly(mixer(x, MASK), mixer.out(y))
+
+
+@both_forms
 def test_full_mlp_by_its_definition(causal):
     """One pair of positions after another."""
     mixer, x = made(FullMLP, causal=causal, max_len=9, hidden_dim=5), sequences()

@@ -36,6 +36,8 @@ def drawn_sources(tokenizer: Tokenizer, tags: Sequence[int] = ()) -> Rows:
     for number in range(SENTENCES):
         length = _LONG if number == SENTENCES - 1 else 1 + number * _SHORT // SENTENCES
         ids = pieces[torch.randint(len(pieces), (length,), generator=generator)]
+        if tokenizer.factors:
+            ids = ids + tokenizer.src_vocab_size * torch.randint(tokenizer.codes, (length,), generator=generator)
         rows.append([*tags, *ids.tolist(), tokenizer.eos_id])
     return rows
 

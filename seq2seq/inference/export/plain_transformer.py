@@ -47,6 +47,8 @@ def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tu
     reasons = [*_wrong_mixers(config)]
     if config.get("patches"):
         reasons.append("the source is images (tokenizer=patches)")
+    if config.get("factors"):
+        reasons.append("source words have factors (tokenizer.factors)")
     if not model["decoder_layers"]:
         reasons.append("model.decoder_layers is 0 (a classifier)")
     if not model["residual"]:

@@ -122,7 +122,7 @@ class BatchTranslator:
             failed = Translation(candidates=[], error="the model could not be loaded; the log has more")
             return [failed] * len(texts)
         translator = translator.between(options.src_lang, options.tgt_lang)
-        detects = options.language and not self.tokenizer.patches
+        detects = options.language and not (self.tokenizer.patches or self.tokenizer.factors)
         lines = [each.text for each in texts]
         found = translator.translate(
             lines,

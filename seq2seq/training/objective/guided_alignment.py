@@ -118,6 +118,7 @@ def _estimated(prepared: PreparedData) -> Iterator[np.ndarray]:
         for start in range(0, len(chosen), _BLOCK):
             sides = data.ids(chosen[start : start + _BLOCK])
             src, tgt = ([side.row(i).tolist() for i in range(len(side.lengths))] for side in sides)
+            src = [[i % empty for i in row] for row in src]
             starts = [sentence_start(row, tokenizer.separator, ()) for row in src]
             yield [row[start:] for row, start in zip(src, starts, strict=True)], tgt, starts
 
