@@ -69,6 +69,8 @@ def _parser() -> Parser:
     several("--samples", type=count, metavar="N", help="sample so many translations of each line instead")
     add("--tgt-lang", type=nonempty, metavar="LANG", help="target language, of a teacher that has several")
     add("--src-lang", type=nonempty, metavar="LANG", help="source language, likewise")
+    for name in _MACHINE:
+        add(name, type=nonempty, metavar="X", help="as in seq2seq.translate; a command may continue with another one")
     return parser
 
 
@@ -108,9 +110,10 @@ def _run(options: argparse.Namespace, more: list[str], settings: list[str]) -> i
         "--tgt-lang": options.tgt_lang,
         "--src-lang": options.src_lang,
     }
-    search = [str(word) for name, value in several.items() if value is not None for word in (name, value)] + more
+    search = _words(several) + more
+    machine = _words({name: getattr(options, name[2:].replace("-", "_")) for name in _MACHINE})
     inputs = [identity(path) for path in options.input]
-    made_by = {"teacher": identity(teacher), "inputs": inputs, "options": _without_machine(search)}
+    made_by = {"teacher": identity(teacher), "inputs": inputs, "options": search}
     sides = [Path(f"{prefix}.{language}") for language in languages.values()]
     note = Path(f"{prefix}.json")
     parts = [Path(f"{prefix}.{number}.jsonl") for number in range(1, len(inputs) + 1)]
@@ -119,7 +122,7 @@ def _run(options: argparse.Namespace, more: list[str], settings: list[str]) -> i
         write_json(note, made_by)
         for source, part in zip(options.input, parts, strict=True):
             if not part.is_file():
-                given = ["--ckpt", options.ckpt, "--input", source, "--output", str(part), *search]
+                given = ["--ckpt", options.ckpt, "--input", source, "--output", str(part), *machine, *search]
                 if status := _translate([*given, "--format", "json", "--resume"], part):
                     return status
         _write_corpus(options.input, parts, sides)
@@ -145,16 +148,9 @@ def _check_settings(settings: Sequence[str]) -> None:
         warn("data.valid is not set: translations of the teacher, held out of the corpus, will validate the student")
 
 
-def _without_machine(search: Sequence[str]) -> list[str]:
-    """Leave out options of the machine, with which an interrupted command may continue elsewhere."""
-    kept: list[str] = []
-    words = iter(search)
-    for word in words:
-        if word in _MACHINE:
-            next(words, None)
-        elif word.partition("=")[0] not in _MACHINE:
-            kept.append(word)
-    return kept
+def _words(options: Mapping[str, Any]) -> list[str]:
+    """Write options that have a value as words of a command line."""
+    return [str(word) for name, value in options.items() if value is not None for word in (name, value)]
 
 
 def _require_own(note: Path, outputs: Sequence[Path], made_by: Mapping[str, Any], inputs: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seq2seq.options.command_line import (
     Parser,
@@ -23,6 +23,9 @@ from seq2seq.options.command_line import (
 )
 from seq2seq.options.translation import add_model_options, load_translator
 from seq2seq.settings.data import CONVENTIONS, METRICS, MOST_SAMPLES, USUAL_METRICS
+
+if TYPE_CHECKING:
+    from seq2seq.evaluation.scoring import ScoreSettings
 
 EPILOG = """\
 Examples:
@@ -41,20 +44,8 @@ count as empty; 2 wrong options or files; 130 interrupted."""
 # Options that are fields of ScoreSettings.
 SETTINGS = ("metrics", "tokenize", "lang", "lowercase", "convention")
 # The options that have an effect with --forced-decoding: log-probabilities of given translations.
-FORCED = {
-    "ckpt",
-    "forced_decoding",
-    "json",
-    "align",
-    "max_tokens",
-    "max_len",
-    "ensemble",
-    "tgt_lang",
-    "src_lang",
-    "device",
-    "dtype",
-}
-FORCED |= {"threads", "trust"}
+FORCED = {"ckpt", "forced_decoding", "json", "align", "max_tokens", "max_len", "ensemble", "tgt_lang", "src_lang"}
+FORCED |= {"device", "dtype", "threads", "trust"}
 
 
 def _parser() -> Parser:
@@ -136,9 +127,16 @@ def _run(options: argparse.Namespace) -> int:
     """Score, and print the report as text or JSON."""
     if options.forced_decoding:
         return _force(options)
-    from seq2seq.evaluation.scoring import report_text
+    # sacreBLEU is imported only once the options are right
+    from seq2seq.evaluation.scoring import ScoreSettings, compare_systems, report_text, score_file
 
-    report = _score_checkpoint(options) if options.ckpt else _score_files(options)
+    settings = ScoreSettings(**{field: getattr(options, field) for field in SETTINGS})
+    if options.ckpt:
+        report = _score_checkpoint(options, settings)
+    elif options.compare:
+        report = compare_systems(options.compare, options.references, settings, samples=options.resamples, warn=warn)
+    else:
+        report = score_file(options.hypotheses, options.references, settings, warn=warn)
     print(json.dumps(report, ensure_ascii=False, indent=2) if options.json else report_text(report), flush=True)
     if failed := report.get("failed"):
         return fail(f"{failed:,} of {report['lines']:,} sentences could not be translated and count as empty", 1)
@@ -160,7 +158,7 @@ def _force(options: argparse.Namespace) -> int:
     found = force_lines(
         translator,
         translator.in_context(zip(sources, targets, strict=True)),
-        note=lambda note: warn(f"line {note.position + 1} {note}"),
+        note=lambda note: warn(f"line {note.position + 1} {note.text}"),
         align=options.align,
     )
     for line in found:
@@ -168,26 +166,13 @@ def _force(options: argparse.Namespace) -> int:
     return 0
 
 
-def _score_files(options: argparse.Namespace) -> dict[str, Any]:
-    """Score a file of translations, or compare several (--compare)."""
-    # sacreBLEU is imported only once the options are right
-    from seq2seq.evaluation.scoring import ScoreSettings, compare_systems, score_file
-
-    settings = ScoreSettings(**{field: getattr(options, field) for field in SETTINGS})
-    if options.compare:
-        return compare_systems(options.compare, options.references, settings, samples=options.resamples, warn=warn)
-    return score_file(options.hypotheses, options.references, settings, warn=warn)
-
-
-def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
+def _score_checkpoint(options: argparse.Namespace, settings: ScoreSettings) -> dict[str, Any]:
     """Translate a split with a checkpoint, and score the translations."""
     from seq2seq.evaluation.eval_data import read_words
-    from seq2seq.evaluation.scoring import ScoreSettings
 
     # Checked before the model is loaded; `score_checkpoint` also protects the files of the corpus
     if options.save:
         require_text_output(Path(options.save), "--save", ckpt=options.ckpt)
-    settings = ScoreSettings(**{field: getattr(options, field) for field in SETTINGS})
     # Raises ValueError for a wrong tokenizer or wrong words, before the checkpoint is read
     settings.resolved()
     read_words(options.data)

@@ -93,7 +93,7 @@ def _run(options: argparse.Namespace) -> int:
         graphs = any(runs_on_cpu_alone(locate(path)) for path in (*paths.values(), *options.ensemble))
         options.threads = threads if graphs else 1
         from seq2seq.inference.service.app import Service
-        from seq2seq.inference.service.models import Models
+        from seq2seq.inference.service.loaded_models import Models
 
         def load(path: str) -> Any:
             try:

@@ -147,19 +147,15 @@ def _run(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         # In the order input, output, model, so that cheap mistakes are reported before the model is loaded
         source = _open_source(options, stack)
-        _check_outputs(options, source)
+        _check_outputs(options, _descriptor(source))
         # Files with a line for each line of the input
-        parallel: dict[str, BinaryIO | None] = {"prefixes": None, "phrases": None}
-        for name in parallel:
-            if path := getattr(options, name):
-                parallel[name] = stack.enter_context(open(path, "rb"))
-        _check_counts(options, source, parallel)
+        paths = {"prefixes": options.prefixes, "phrases": options.phrases}
+        line_files = {name: stack.enter_context(open(path, "rb")) for name, path in paths.items() if path}
+        _check_counts(options, source, line_files)
         translator = load_translator(options)
         _check_model(options, translator)
-        partial: PartialOutput | None = None
-        if options.resume:
-            partial = stack.enter_context(_partial_output(options, translator))
-        if partial is not None:
+        partial = stack.enter_context(_partial_output(options, translator)) if options.resume else None
+        if partial:
             sink: Stream = partial.file
         elif options.output is None:
             # `exit_status` makes sure that all bytes are written
@@ -167,13 +163,9 @@ def _run(options: argparse.Namespace) -> int:
         else:
             # Opened last: from here on, an end without an exception puts the whole output into place
             sink = stack.enter_context(atomic_text(options.output))
-        done = partial.done if partial else 0
-        how: dict[str, Any] = {"suppress": options.suppress}
-        if options.sampling:
-            how |= {"sampling": options.sampling, "mbr": options.mbr}
-        progress = None
+        progress = ProgressLine()
         if sys.stderr is not None and sys.stderr.isatty() and (total := _lines_of(source)) is not None:
-            progress = ProgressLine(total, done=done, stream=sys.stderr)
+            progress = ProgressLine(total, done=partial.done if partial else 0, stream=sys.stderr)
         # Imports torch
         from seq2seq.inference.line_stream import LineStream
 
@@ -182,8 +174,8 @@ def _run(options: argparse.Namespace) -> int:
             format=options.format,
             details=[field for field, asked in (("pieces", options.pieces), ("alignment", options.align)) if asked],
             warn=warn,
-            options=how,
-            **{name: stream and open_text(stream) for name, stream in parallel.items()},
+            options={name: getattr(options, name) for name in ("suppress", "sampling", "mbr")},
+            line_files={name: open_text(stream) for name, stream in line_files.items()},
             alignments=None if options.alignments is None else stack.enter_context(atomic_text(options.alignments)),
             progress=progress,
             partial=partial,
@@ -206,9 +198,7 @@ def _run_document(options: argparse.Namespace) -> int:
     translate_format = DOCUMENTS.get(source.suffix.lower())
     if translate_format is None:
         raise UsageError(f"--document {source}: known are {', '.join(DOCUMENTS)}; --input translates plain text")
-    for ckpt in (options.ckpt, *options.ensemble):
-        require_text_output(output, "--output", ckpt=ckpt)
-    require_output(output, "--output", inputs=[each for each in (source, options.shortlist, options.glossary) if each])
+    _check_outputs(options, source)
     data = read_file(source)
     translator = load_translator(options)
     # Imports torch
@@ -225,7 +215,7 @@ def _run_document(options: argparse.Namespace) -> int:
         # ONNX graphs align no words
         asked = [i for i, each in enumerate(marked) if each and translator.can_force]
         pairs = [texts[i] for i in asked], [rows[i] for i in asked]
-        forced = force_candidates(translator, *pairs, align=True, left_out=lambda *_: None)
+        forced = force_candidates(translator, *pairs, align=True)
         words = {i: row[0].words for i, row in zip(asked, forced, strict=True)}
         for number, (best,) in enumerate(rows, 1):
             terms.add(number, best.terms)
@@ -254,9 +244,9 @@ def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> St
     return stack.enter_context(open(options.input, "rb"))
 
 
-def _check_outputs(options: argparse.Namespace, source: Stream) -> None:
+def _check_outputs(options: argparse.Namespace, source: Path | int | None) -> None:
     """Raise UsageError for outputs that cannot be written, or that would replace an input or each other."""
-    read = [_descriptor(source), options.prefixes, options.phrases, options.shortlist, options.glossary]
+    read = [source, options.prefixes, options.phrases, options.shortlist, options.glossary]
     inputs = [file for file in read if file is not None]
     for name in ("output", "alignments"):
         if path := getattr(options, name):
@@ -283,10 +273,10 @@ def _descriptor(stream: Any) -> int | None:
         return None
 
 
-def _check_counts(options: argparse.Namespace, source: Stream, parallel: Mapping[str, Stream | None]) -> None:
+def _check_counts(options: argparse.Namespace, source: Stream, line_files: Mapping[str, Stream]) -> None:
     """Raise UsageError for files that do not have as many lines as the input, where both can be counted."""
-    for name, stream in parallel.items():
-        found = _lines_of(stream) if stream else None
+    for name, stream in line_files.items():
+        found = _lines_of(stream)
         wanted = None if found is None else _lines_of(source)
         if wanted is not None and found != wanted:
             path = getattr(options, name)

@@ -19,7 +19,7 @@ from seq2seq.data.languages import NO_TAGS
 from seq2seq.inference import forced_text
 from seq2seq.inference.forced_text import Alignment, ForcedLine, force_candidates
 from seq2seq.inference.service.app import Service, create_app
-from seq2seq.inference.service.models import Models
+from seq2seq.inference.service.loaded_models import Models
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.translator import Note, TranslatedText, Translator
 from seq2seq.settings.search import SearchSettings

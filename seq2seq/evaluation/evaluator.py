@@ -185,7 +185,7 @@ class Evaluator:
         """Translate each sentence as the translator translates lines: a blank source has an empty translation."""
         numbers = batch.index.tolist()
         pieces = batch.src_mask.sum(1).tolist()
-        # As in `encode_line`, neither a blank line nor a lone eos reaches the model
+        # As in `encoded_pairs`, neither a blank line nor a lone eos reaches the model
         wanted = np.array([i not in self._blank and n > 1 for i, n in zip(numbers, pieces, strict=True)])
         batch = select_rows(batch, wanted)
         starts = batch.tgt_out[:, :1] if self.translator.tokenizer.tags_targets else None

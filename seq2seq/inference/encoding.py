@@ -5,30 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 
-from seq2seq.data.context import fit_context
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.notes import Note
 from seq2seq.settings.values import shown
 from seq2seq.system.errors import LineError
-
-
-def encode_line(
-    tokenizer: Tokenizer, line: str, *, max_len: int, tags: Sequence[int], note: Callable[[Note], None], position: int
-) -> list[int]:
-    """Tokenize a line to at most `max_len` ids: tags, pieces, eos; [] for a line without any piece.
-
-    Args:
-        note: Called if the line is cut or fails.
-    """
-    longest = longest_part(max_len, tags)
-    (pieces,) = encode_pieces(tokenizer, [line], note=lambda told: note(told._replace(position=position)))
-    pieces = fit_context(pieces, tokenizer.separator, longest)
-    # Images have a fixed size and stay whole
-    if len(pieces) > longest and not tokenizer.patches:
-        note(Note.cut(position, len(pieces), longest))
-        pieces = pieces[:longest]
-    return [*tags, *pieces, *source_end(tokenizer)] if pieces else []
 
 
 def longest_part(max_len: int, tags: Sequence[int]) -> int:

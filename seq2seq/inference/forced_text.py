@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from seq2seq.data.context import sentence_start
+from seq2seq.data.context import fit_context, sentence_start
 from seq2seq.data.marks import unmarked
-from seq2seq.inference.encoding import encode_line, source_pieces, target_pieces
+from seq2seq.inference.encoding import encode_pieces, longest_part, source_end, source_pieces, target_pieces
 from seq2seq.inference.forced import Forced, force, links, pharaoh, word_weights, words_of
 from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.notes import Note
@@ -44,11 +44,13 @@ class ForcedLine(NamedTuple):
         log_prob: log p(y | x) in nats, the end included; None if it was not computed, as for a blank source.
         pieces: Pieces of the translation with their log-probabilities, the end </s> last.
         words: Word alignment, if asked for.
+        reason: Why the translation has no scores, as the predicate of a sentence; "" for a blank source.
     """
 
     log_prob: float | None
     pieces: list[tuple[str, float]]
     words: Alignment | None
+    reason: str = ""
 
     @property
     def alignment(self) -> str:
@@ -74,7 +76,7 @@ def force_lines(
     *,
     note: Callable[[Note], None],
     align: bool = False,
-    left_out: Callable[[int, str], None] | None = None,
+    strict: bool = True,
 ) -> Iterator[ForcedLine]:
     """Compute the log-probabilities of given translations, in order, in batches of consecutive lines.
 
@@ -82,8 +84,7 @@ def force_lines(
         lines: Sources with their translations.
         note: Called for every source that is cut.
         align: Align words, too.
-        left_out: Called with the number (from 0) of a translation that has more pieces than the model has positions,
-            and with a message; nothing is computed for it. Without `left_out`, such a translation is an error.
+        strict: A translation with more pieces than the model has positions is an error; otherwise it has no scores.
 
     Raises:
         ValueError: A translation has more pieces than the model has positions, or the model is a folder of ONNX graphs.
@@ -91,24 +92,41 @@ def force_lines(
     """
     if not translator.can_force:
         raise ValueError("a folder of ONNX graphs decodes step by step only; name the checkpoint")
-    tokenizer = translator.tokenizer
     most = translator.settings.max_len
+    reasons: dict[int, str] = {}
 
     def encoded() -> Iterator[tuple[list[int], list[int]]]:
-        how: dict[str, Any] = {"max_len": translator.max_len, "tags": translator.tags.source, "note": note}
-        for number, (source, target) in enumerate(lines):
-            src = encode_line(tokenizer, source, position=number, **how)
-            tgt = [*translator.tags.target, *tokenizer.encode_tgt([target])[0]]
+        for number, (src, tgt) in enumerate(encoded_pairs(translator, lines, note=note)):
             if src and most is not None and len(tgt) > most:
                 reason = f"has {len(tgt)} pieces; the model has {most} positions"
-                if left_out is None:
+                if strict:
                     raise ValueError(f"translation {number + 1} {reason}")
-                left_out(number, reason)
-                src = []
-            yield src, tgt
+                reasons[number] = reason
+            yield [] if number in reasons else src, tgt
 
-    for src, tgt, forced in force_in_batches(translator, encoded(), align=align):
-        yield _line(translator, src, tgt, forced) if forced else ForcedLine(None, [], None)
+    for number, (src, tgt, forced) in enumerate(force_in_batches(translator, encoded(), align=align)):
+        yield _line(translator, src, tgt, forced) if forced else ForcedLine(None, [], None, reasons.get(number, ""))
+
+
+def encoded_pairs(
+    translator: Translator, lines: Iterable[tuple[str, str]], *, note: Callable[[Note], None]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Tokenize sources with their translations: tags, pieces, eos; [] for a source without any piece.
+
+    Args:
+        note: Called for a source that is cut or fails.
+    """
+    tokenizer, tags = translator.tokenizer, translator.tags
+    longest = longest_part(translator.max_len, tags.source)
+    for number, (source, target) in enumerate(lines):
+        (pieces,) = encode_pieces(tokenizer, [source], note=lambda told, i=number: note(told._replace(position=i)))
+        pieces = fit_context(pieces, tokenizer.separator, longest)
+        # Images have a fixed size and stay whole
+        if len(pieces) > longest and not tokenizer.patches:
+            note(Note.cut(number, len(pieces), longest))
+            pieces = pieces[:longest]
+        src = [*tags.source, *pieces, *source_end(tokenizer)] if pieces else []
+        yield src, [*tags.target, *tokenizer.encode_tgt([target])[0]]
 
 
 def force_in_batches(
@@ -142,32 +160,20 @@ def force_candidates(
     candidates: Sequence[Sequence[TranslatedText]],
     *,
     align: bool = False,
-    left_out: Callable[[int, str], None],
     step: Callable[[], None] = lambda: None,
 ) -> list[list[ForcedLine]]:
     """Compute the log-probabilities of a model's own translations of lines, each part of a line by itself.
 
     Args:
         candidates: Translations of each line; nothing is computed for one that failed.
-        left_out: Called once for a line, with its number from 0, if one of its translations has too many pieces.
         step: Called before each translation of a part; an error that it raises ends the call.
     """
     pairs: list[tuple[str, str]] = []
-    line_of: list[int] = []
-    for number, (line, row) in enumerate(zip(lines, candidates, strict=True)):
+    for line, row in zip(lines, candidates, strict=True):
         for each in row:
-            own = each.parts or [(unmarked(line) if math.isfinite(each.score) else "", each.text)]
-            pairs += own
-            line_of += [number] * len(own)
-    told: set[int] = set()
-
-    def left_out_part(number: int, reason: str) -> None:
-        if line_of[number] not in told:
-            left_out(line_of[number], reason)
-        told.add(line_of[number])
-
+            pairs += each.parts or [(unmarked(line) if math.isfinite(each.score) else "", each.text)]
     # Without notes: the translation of these lines has reported the cuts
-    found = force_lines(translator, pairs, note=lambda _: None, align=align, left_out=left_out_part)
+    found = force_lines(translator, pairs, note=lambda _: None, align=align, strict=False)
 
     def following() -> ForcedLine:
         step()
@@ -181,7 +187,7 @@ def _joined(parts: Sequence[ForcedLine]) -> ForcedLine:
     if len(parts) == 1:
         return parts[0]
     if any(part.log_prob is None for part in parts):
-        return ForcedLine(None, [], None)
+        return ForcedLine(None, [], None, next((part.reason for part in parts if part.reason), ""))
     words = [part.words for part in parts if part.words is not None]
     return ForcedLine(
         log_prob=sum(part.log_prob or 0.0 for part in parts),

@@ -18,11 +18,12 @@ class ProgressLine:
 
     Args:
         done: Lines that an earlier run has translated.
+        stream: A terminal; None shows nothing.
     """
 
-    total: int
-    done: int
-    stream: TextIO
+    total: int = 0
+    done: int = 0
+    stream: TextIO | None = None
 
     def __post_init__(self) -> None:
         self._before = self.done
@@ -33,7 +34,7 @@ class ProgressLine:
         """Count lines that are done, and update the line once a second."""
         self.done = min(self.done + lines, self.total)
         now = time.monotonic()
-        if now - self._shown >= _INTERVAL:
+        if self.stream and now - self._shown >= _INTERVAL:
             self._shown = now
             self._write(self.text(now - self._began))
 
@@ -51,6 +52,7 @@ class ProgressLine:
             self._shown = 0.0
 
     def _write(self, text: str) -> None:
+        assert self.stream
         try:
             # Write from the first column, and clear the rest of the line
             self.stream.write(f"\r{text}\x1b[K")

@@ -12,13 +12,13 @@ from itertools import islice
 from typing import Any
 
 from seq2seq.data.text_files import RawLine, Stream, decode_line, is_blank, name_of, split_lines
-from seq2seq.inference.forced_text import ForcedLine, force_candidates
+from seq2seq.inference.forced_text import force_candidates
 from seq2seq.inference.glossary import TermCounts
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.line_progress import ProgressLine
 from seq2seq.inference.notes import Notes
 from seq2seq.inference.partial_output import PartialOutput
-from seq2seq.inference.translator import TranslatedText, Translator
+from seq2seq.inference.translator import Translator
 
 # A window of lines is sorted by length and translated together. More lines batch better; the bound in bytes keeps a
 # window of long lines in memory.
@@ -31,16 +31,10 @@ PAUSE_SECONDS = 0.1
 PATIENCE_SECONDS = 1.0
 
 
-def read_windows(
-    stream: Stream, *, max_lines: int = WINDOW_LINES, max_bytes: int = WINDOW_BYTES
-) -> Iterator[list[RawLine]]:
-    """Yield the lines of a binary stream, which end at \\n only, in windows of bounded size.
+def read_windows(stream: Stream) -> Iterator[list[RawLine]]:
+    """Yield the lines of a binary stream, which end at \\n only, in windows of WINDOW_LINES or about WINDOW_BYTES.
 
     A window ends early when the stream pauses, so that a slow writer gets its answers.
-
-    Args:
-        max_lines: Most lines of a window.
-        max_bytes: Kept bytes at which a window ends; the line that reaches this number is the last of the window.
     """
     lines: list[RawLine] = []
     size = 0
@@ -51,7 +45,7 @@ def read_windows(
             since = since if lines else time.monotonic()
             lines.append(line)
             size += len(line.data)
-        full = len(lines) >= max_lines or size >= max_bytes
+        full = len(lines) >= WINDOW_LINES or size >= WINDOW_BYTES
         # None means that the stream is silent. A stream that trickles without a pause gets answers, too
         if lines and (line is None or full or time.monotonic() - since > PATIENCE_SECONDS):
             yield lines
@@ -81,8 +75,8 @@ class LineStream:
         format: Format of the output, one of FORMATS.
         warn: Called with a message for every line that is not translated exactly as given.
         options: Further arguments of `Translator.translate`.
-        prefixes: A stream with the beginning of each translation, line by line.
-        phrases: A stream with the phrases of each translation, line by line, separated by tabs.
+        line_files: Streams with a line for each line of the source: `prefixes` has the beginnings of translations,
+            `phrases` their phrases, separated by tabs.
         alignments: Output of the word alignments of the best translations, line by line.
         details: Fields of `ForcedLine.as_dict` that the format prints for the best translation.
         progress: Line on a terminal that shows the progress.
@@ -93,11 +87,10 @@ class LineStream:
     format: str
     warn: Callable[[str], None]
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    prefixes: Stream | None = None
-    phrases: Stream | None = None
+    line_files: Mapping[str, Stream] = dataclasses.field(default_factory=dict)
     alignments: Stream | None = None
     details: Sequence[str] = ()
-    progress: ProgressLine | None = None
+    progress: ProgressLine = dataclasses.field(default_factory=ProgressLine)
     partial: PartialOutput | None = None
 
     def __post_init__(self) -> None:
@@ -122,26 +115,24 @@ class LineStream:
                 or phrases.
         """
         done = self.lines
-        line_files = [stream for stream in (self.prefixes, self.phrases) if stream is not None]
         for number in range(1, done + 1):
             if not (row := source.readline()):
                 raise ValueError(f"the input ends before line {number}, and {done} of its lines are translated")
             self._before.append(decode_line(RawLine(row, len(row)))[0])
-            for stream in line_files:
+            for stream in self.line_files.values():
                 stream.readline()
         has_reader = True
         try:
             for window in read_windows(source):
                 translated = self._translate(window)
-                if self.progress:
-                    # The output may go to the same terminal
-                    self.progress.clear()
+                # The output may go to the same terminal
+                self.progress.clear()
                 sink.write(translated)
                 # A reader at the other end of a pipe waits for the answers of this window
                 sink.flush()
                 if self.partial:
                     self.partial.keep(self.lines, self._notes.failed)
-            for stream in line_files:
+            for stream in self.line_files.values():
                 # Read only one line, since a pipe may have no end
                 if stream.readline():
                     more = f"has more than {self.lines:,} lines, and the input has {self.lines:,}"
@@ -150,34 +141,28 @@ class LineStream:
             has_reader = False
             raise
         finally:
-            if self.progress:
-                self.progress.clear()
+            self.progress.clear()
             # After an interrupt too: a resumed run does not report these lines again
             if has_reader:
                 self._notes.report(self.lines - done, "; --format json has it line by line")
 
     def _warn(self, message: str) -> None:
         """Print a warning on a line of its own."""
-        if self.progress:
-            self.progress.clear()
+        self.progress.clear()
         self.warn(message)
 
     def _translate(self, window: list[RawLine]) -> bytes:
         """Translate the next lines, and return their output."""
         first = self.lines + 1
         lines = [self._decode(number, line) for number, line in enumerate(window, first)]
-        options = dict(self.options)
-        options["before"] = list(self._before)
+        options = {**self.options, "before": list(self._before), "progress": self.progress.advance}
         self._before.extend(lines)
-        if self.prefixes is not None:
-            options["prefixes"] = self._next_lines(self.prefixes, len(lines))
-        if self.phrases is not None:
-            rows = self._next_lines(self.phrases, len(lines))
+        options |= {name: self._next_lines(stream, len(lines)) for name, stream in self.line_files.items()}
+        if "phrases" in self.line_files:
+            rows = options["phrases"]
             options["phrases"] = [[phrase for phrase in row.split("\t") if phrase.strip()] for row in rows]
-        if self.progress:
-            options["progress"] = self.progress.advance
-            # Blank lines are not searched
-            self.progress.advance(sum(map(is_blank, lines)))
+        # Blank lines are not searched
+        self.progress.advance(sum(map(is_blank, lines)))
         self._notes.texts.clear()
         results = self.translator.translate(
             lines, note=lambda note: self._notes.add(note._replace(position=note.position + first - 1)), **options
@@ -187,7 +172,12 @@ class LineStream:
         self.lines += len(lines)
         details: list[dict[str, Any]] = [{} for _ in lines]
         if self.details or self.alignments is not None:
-            forced = self._force(first, lines, results)
+            align = self.alignments is not None or "alignment" in self.details
+            best = [row[:1] for row in results]
+            forced = [row[0] for row in force_candidates(self.translator, lines, best, align=align)]
+            for number, line in enumerate(forced, first):
+                if line.reason:
+                    self._warn(f"line {number} has no alignment and no pieces: its translation {line.reason}")
             if self.alignments is not None:
                 self.alignments.write("".join(f"{line.alignment}\n" for line in forced).encode())
             details = [{key: line.as_dict()[key] for key in self.details} for line in forced]
@@ -195,16 +185,6 @@ class LineStream:
             details[number - first]["warnings"] = list(texts)
         shown = map(FORMATS[self.format], range(first, self.lines + 1), results, details)
         return "".join(shown).encode("utf-8", "replace")
-
-    def _force(self, first: int, lines: Sequence[str], results: Sequence[list[TranslatedText]]) -> list[ForcedLine]:
-        """Score and align the best translations."""
-
-        def left_out(position: int, reason: str) -> None:
-            self._warn(f"line {first + position} has no alignment and no pieces: its translation {reason}")
-
-        align = self.alignments is not None or "alignment" in self.details
-        rows = force_candidates(self.translator, lines, [row[:1] for row in results], align=align, left_out=left_out)
-        return [row[0] for row in rows]
 
     def _next_lines(self, stream: Stream, count: int) -> list[str]:
         """Read the lines of another file that belong to the next `count` lines of input."""

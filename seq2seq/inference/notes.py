@@ -74,11 +74,11 @@ class Notes:
                 return
             self.failed.add(number)
         else:
-            self.texts.setdefault(number, []).append(str(note))
+            self.texts.setdefault(number, []).append(note.text)
         if note.kind in _SAID:
             self.counted.setdefault(note.kind, set()).add(number)
         else:
-            self.warn(f"{self.what} {number} {note}")
+            self.warn(f"{self.what} {number} {note.text}")
 
     def report(self, total: int, more: str = "") -> None:
         """Report the counted notes, out of `total` lines; `more` ends each message."""

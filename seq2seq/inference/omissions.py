@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -64,21 +65,21 @@ def note_omissions(
         ]
     if not translator.can_force:
         return
-    found_in: dict[int, list[str]] = {}
+    clauses_of: list[list[str]] = [[] for _ in doubts]
     try:
         for at, clauses in _unread(translator, doubts):
             progress(0)
-            found_in[at] = clauses
+            clauses_of[at] = clauses
     # If the check fails, the translations must not be lost
     except (RuntimeError, ArithmeticError, MemoryError) as error:
         log.warning("the check for unread parts of the source failed: %s", first_line(error))
-    unread: dict[int, list[str]] = {}
-    for at, clauses in sorted(found_in.items()):
-        unread.setdefault(doubts[at][0], []).extend(clauses)
-    for number, clauses in unread.items():
-        if clauses:
-            listed = ", ".join(f"'{clause}'" for clause in clauses)
-            note(Note(number, "unread", f"has a part that hardly any word of the translation reads: {listed}"))
+    unread: dict[int, list[str]] = defaultdict(list)
+    for (number, *_), clauses in zip(doubts, clauses_of, strict=True):
+        unread[number] += [f"'{clause}'" for clause in clauses]
+    for number, listed in unread.items():
+        if listed:
+            text = f"has a part that hardly any word of the translation reads: {', '.join(listed)}"
+            note(Note(number, "unread", text))
 
 
 def _is_doubtful(translator: Translator, part: SourcePart, ids: Sequence[int]) -> bool:

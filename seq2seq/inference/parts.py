@@ -8,11 +8,10 @@ import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from seq2seq.data.context import fit_context
 from seq2seq.data.factors import read_factors
-from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.marks import SEPARATOR, unmarked
 from seq2seq.data.sentences import sentences
 from seq2seq.data.text_files import is_blank
@@ -22,6 +21,9 @@ from seq2seq.inference.glossary import Term
 from seq2seq.inference.limits import MOST_PARTS, SENTENCES
 from seq2seq.inference.notes import Note
 from seq2seq.system.errors import LineError
+
+if TYPE_CHECKING:
+    from seq2seq.inference.translator import Translator
 
 # A match begins with the first white space, so that a line of white space takes linear time.
 LINE_BREAKS = re.compile(r"((?<!\s)\s*\n\s*)")
@@ -80,16 +82,14 @@ class SourceLine(NamedTuple):
 
 @dataclasses.dataclass(kw_only=True)
 class LineCutter:
-    """Cuts lines into parts that are as long as the model's training lines.
+    """Cuts lines into parts that are as long as the model's training lines, whose statistics the translator has.
 
     A line is always cut at line breaks. A part that is longer than the longest source is cut after a sentence, else
     after a clause, else after a word.
 
     Args:
-        statistics: Statistics of the training lines, by which `auto` decides.
         mode: One of SENTENCES. `auto` cuts a line that has more sentences or pieces than most training lines, `split`
             cuts after every sentence, `keep` does not cut.
-        max_len: Ids of the longest source, tags and eos included.
         note: Called for a line that is cut for its length, that is not translated as a whole, that fails, or that
             `keep` leaves whole though `auto` would cut it.
 
@@ -97,18 +97,15 @@ class LineCutter:
         ValueError: The mode is unknown.
     """
 
-    tokenizer: Tokenizer
-    language: str
-    statistics: LineStatistics
+    translator: Translator
     mode: str
-    max_len: int
-    tags: Sequence[int]
     note: Callable[[Note], None]
 
     def __post_init__(self) -> None:
         if self.mode not in SENTENCES:
             raise ValueError(f"unknown division into sentences '{self.mode}': choose {', '.join(SENTENCES)}")
-        self.longest = longest_part(self.max_len, self.tags)
+        self.tokenizer = self.translator.tokenizer
+        self.longest = longest_part(self.translator.max_len, self.translator.tags.source)
 
     def __call__(self, lines: Sequence[str], whole: Collection[int] = ()) -> list[SourceLine]:
         """Cut lines; `auto` does not cut the lines at the positions `whole`."""
@@ -148,9 +145,9 @@ class LineCutter:
         """Cut text without line breaks."""
         if not pieces:
             return []
-        known = self.statistics
+        known = self.translator.statistics
         too_long = len(pieces) > self.longest
-        found = sentences(text, self.language)
+        found = sentences(text, self.translator.src_lang)
         if self.tokenizer.factors:
             # No word ends as a sentence does: a line is cut only if it must be, after any word
             found = re.findall(r"\s*\S+", text) if too_long else [text]

@@ -5,17 +5,15 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from seq2seq.data.languages import NO_TAGS, Tags
 from seq2seq.data.sentences import sentences
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import source_end, target_pieces, whole_characters
 from seq2seq.inference.glossary import Term, has_words
-from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.notes import Note
-from seq2seq.inference.parts import SourceLine
+from seq2seq.inference.parts import LineCutter, SourceLine
 from seq2seq.search import Constrained, Drawn, Hypothesis, Selection, Source, Words, length_divisor, target_limit
 from seq2seq.search.hypothesis import longest_target
 from seq2seq.settings.search import SamplingSettings, SearchSettings, require_one_group
@@ -63,20 +61,13 @@ class TranslatedText(NamedTuple):
 
 
 def choose_selection(
-    settings: SearchSettings,
-    tokenizer: Tokenizer,
-    *,
-    sampling: SamplingSettings | None,
-    mbr: str | None,
-    constrained: bool,
+    settings: SearchSettings, tokenizer: Tokenizer, sampling: SamplingSettings | None, *, constrained: bool
 ) -> Selection | None:
     """Return how a search selects hypotheses; None selects by the settings alone.
 
     Raises:
         ValueError: The options cannot be combined.
     """
-    if mbr and not sampling:
-        raise ValueError(f"mbr={mbr} compares samples with each other, so it needs sampling")
     require_one_group(settings, sampling, phrases=constrained)
     if constrained:
         return Constrained(tokenizer.eos_id, _words(tokenizer))
@@ -115,25 +106,24 @@ def unplaceable(
 
 def make_parts(
     lines: Sequence[SourceLine],
-    tokenizer: Tokenizer,
+    cutter: LineCutter,
     *,
     settings: SearchSettings,
-    longest: int = LONGEST_SOURCE,
-    tags: Tags = NO_TAGS,
     sampling: SamplingSettings | None = None,
     prefixes: Sequence[str] | None = None,
     phrases: Sequence[Sequence[str]] | None = None,
     whole: Collection[int] = (),
-    note: Callable[[Note], None],
 ) -> list[Part]:
     """Return the parts of all lines, each with its prefix, its phrases, its terms and the seed of its samples.
 
+    A line is noted and not translated if its prefix or phrases cannot be placed, contain a character that the
+    vocabulary lacks, or are longer than its translation may be.
+
     Args:
-        longest: Most pieces of a part with its context.
+        cutter: What has cut the lines.
         whole: Positions of the lines that `unplaceable` has found.
-        note: Called for a line that is not translated: its prefix or phrases cannot be placed, contain a character that
-            the vocabulary lacks, or are longer than its translation may be.
     """
+    tokenizer, tags, note = cutter.tokenizer, cutter.translator.tags, cutter.note
     begins = _without_end(tokenizer, prefixes or ())
     parts: list[Part] = []
     for number, line in enumerate(lines):
@@ -151,7 +141,7 @@ def make_parts(
             note(Note.failed(number, reason))
             continue
         for place, part in enumerate(line.parts):
-            ids = [*tags.source, *part.ids(tokenizer.separator, longest), *source_end(tokenizer)]
+            ids = [*tags.source, *part.ids(tokenizer.separator, cutter.longest), *source_end(tokenizer)]
             # The seed depends on the place, so that equal parts of a line get different samples
             seed = 0 if sampling is None else _line_seed(sampling.seed + place, ids)
             source = Source(ids, [] if place else begin, wanted, seed, tags.target)

@@ -24,9 +24,9 @@ from seq2seq.data.marks import TERM, TERM_END, unmarked
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.batch_rows import fitting_rows, most_rows
-from seq2seq.inference.encoding import encode_line, source_pieces, target_ids, target_pieces
+from seq2seq.inference.encoding import source_pieces, target_ids, target_pieces
 from seq2seq.inference.forced import SourceAttention, read_attention
-from seq2seq.inference.forced_text import Alignment, ForcedLine, force_lines
+from seq2seq.inference.forced_text import Alignment, ForcedLine, encoded_pairs, force_lines
 from seq2seq.inference.glossary import Glossary
 from seq2seq.inference.lexical_shortlist import Shortlist
 from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE, MOST_GPU_TOKENS, TERMS_BEAM
@@ -238,7 +238,7 @@ class Translator:
         """
         tokenizer = self.tokenizer
         note = note or self._warn
-        _require_lists(lines, prefixes, phrases, suppress)
+        _require_lists({"lines": lines, "prefixes": prefixes, "suppress": suppress, "phrases": phrases})
         if options or samples is not None:
             known = [*keys(SearchSettings), *keys(SamplingSettings)]
             for name in options:
@@ -254,11 +254,13 @@ class Translator:
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
         agreement = None
         if mbr:
+            if not sampling:
+                raise ValueError(f"mbr={mbr} compares samples with each other, so it needs sampling")
             # A slow import: sacreBLEU
             from seq2seq.metrics.scorers import tokenize_of
 
             agreement = utility(mbr, tokenize_of(self.meta, self.tgt_lang))
-        choose = functools.partial(choose_selection, settings, tokenizer, sampling=sampling, mbr=mbr)
+        choose = functools.partial(choose_selection, settings, tokenizer, sampling)
         selection = choose(constrained=phrases is not None)
         if glossary is None and not sampling and settings.beam_groups == 1:
             glossary = self.glossary
@@ -267,15 +269,7 @@ class Translator:
         # Keep all samples: the best samples of the parts need not form the best sample of the line
         kept = settings if sampling is None else dataclasses.replace(settings, n_best=settings.beam_size)
         suppressed = target_ids(tokenizer, suppress)
-        cutter = LineCutter(
-            tokenizer=tokenizer,
-            language=self.src_lang,
-            statistics=self.statistics,
-            mode=sentences or self.sentences,
-            max_len=self.max_len,
-            tags=self.tags.source,
-            note=note,
-        )
+        cutter = LineCutter(translator=self, mode=sentences or self.sentences, note=note)
         # Cut and tokenize all lines, search their parts in order of length, and join the results line by line
         whole = unplaceable(len(lines), tokenizer, prefixes, phrases, self.tgt_lang)
         cut = cutter(lines, whole)
@@ -285,18 +279,8 @@ class Translator:
         if len(book):
             find = functools.partial(self._with_terms, book, cutter.longest)
             cut = [line._replace(parts=list(map(find, line.parts))) for line in cut]
-        parts = make_parts(
-            cut,
-            tokenizer,
-            settings=settings,
-            longest=cutter.longest,
-            tags=self.tags,
-            sampling=sampling,
-            prefixes=prefixes,
-            phrases=phrases,
-            whole=whole,
-            note=note,
-        )
+        given: dict[str, Any] = {"prefixes": prefixes, "phrases": phrases, "whole": whole}
+        parts = make_parts(cut, cutter, settings=settings, sampling=sampling, **given)
         found: dict[int, list[Hypothesis]] = {}
         left = Counter(part.line for part in parts)
         with torch.autocast(torch.device(self.device).type, enabled=False):
@@ -447,15 +431,12 @@ class Translator:
             raise ValueError("only the attention of a single checkpoint can be read, not of ensembles or ONNX graphs")
         tokenizer = self.tokenizer
         found: list[SourceAttention | None] = []
-        for number, (source, target) in enumerate(self.in_context(pairs)):
-            how: dict[str, Any] = {"max_len": self.max_len, "note": self._warn, "position": number}
-            ids = encode_line(tokenizer, source, tags=self.tags.source, **how)
-            if not ids:
+        for src, tgt in encoded_pairs(self, self.in_context(pairs), note=self._warn):
+            if not src:
                 found.append(None)
                 continue
-            written = [*self.tags.target, *tokenizer.encode_tgt([target])[0]]
-            weights = read_attention(model, ids, written, special=self.special, device=torch.device(self.device))
-            found.append(SourceAttention(source_pieces(tokenizer, ids), target_pieces(tokenizer, written), weights))
+            weights = read_attention(model, src, tgt, special=self.special, device=torch.device(self.device))
+            found.append(SourceAttention(source_pieces(tokenizer, src), target_pieces(tokenizer, tgt), weights))
         return found
 
     def in_context(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -484,7 +465,7 @@ class Translator:
         return force_lines(self, self.in_context(pairs), note=self._warn, align=align)
 
     def _warn(self, told: Note) -> None:
-        log.warning("line %d %s", told.position + 1, told)
+        log.warning("line %d %s", told.position + 1, told.text)
 
     def __repr__(self) -> str:
         count = sum(parameter.numel() for each in models_of(self.model) for parameter in each.parameters())  # type: ignore
@@ -558,18 +539,13 @@ def _require_same_task(member: Loaded, path: Path, first: Loaded, first_path: Pa
         raise ValueError(f"{path} translates {own}, and {first_path} {wanted}: an ensemble needs one direction")
 
 
-def _require_lists(
-    lines: Sequence[str],
-    prefixes: Sequence[str] | None,
-    phrases: Sequence[Sequence[str]] | None,
-    suppress: Sequence[str],
-) -> None:
+def _require_lists(given: dict[str, Any]) -> None:
     """Raise ValueError for a text in place of a list of texts, and for lists that do not have an entry per line."""
-    given: dict[str, Any] = {"lines": lines, "prefixes": prefixes, "suppress": suppress, "phrases": phrases}
-    given |= {f"phrases[{number}]": each for number, each in enumerate(phrases or ())}
-    for name, value in given.items():
+    rows = {f"phrases[{number}]": each for number, each in enumerate(given["phrases"] or ())}
+    for name, value in (given | rows).items():
         if isinstance(value, str):
             raise ValueError(f"{name} is the str '{shown(value)}', whose characters would be the entries; give a list")
-    for name, entries in (("prefixes", prefixes), ("phrases", phrases)):
-        if entries is not None and len(entries) != len(lines):
-            raise ValueError(f"{name} has {len(entries):,} entries for {len(lines):,} lines; give one for each")
+    lines = len(given["lines"])
+    for name in ("prefixes", "phrases"):
+        if given[name] is not None and len(given[name]) != lines:
+            raise ValueError(f"{name} has {len(given[name]):,} entries for {lines:,} lines; give one for each")

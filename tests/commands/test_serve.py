@@ -95,7 +95,7 @@ import service_client
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.service import server
 from seq2seq.inference.service.app import Service
-from seq2seq.inference.service.models import Models
+from seq2seq.inference.service.loaded_models import Models
 
 class Slow(service_client.Stub):
     def translate(self, lines, **rest):

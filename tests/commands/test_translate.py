@@ -420,7 +420,9 @@ class Pieces(io.RawIOBase):
         return piece
 
 
-def test_windows_hold_every_line_wherever_the_reads_fall():
+def test_windows_hold_every_line_wherever_the_reads_fall(monkeypatch):
+    monkeypatch.setattr(line_stream, "WINDOW_LINES", 7)
+    monkeypatch.setattr(line_stream, "WINDOW_BYTES", 60)
     seed = random.randrange(10**9)
     rng = random.Random(seed)
     for _ in range(30):
@@ -429,7 +431,7 @@ def test_windows_hold_every_line_wherever_the_reads_fall():
         )
         expected = data.split(b"\n")
         expected = expected[:-1] if expected[-1] == b"" else expected
-        windows = list(line_stream.read_windows(Pieces(data, rng), max_lines=7, max_bytes=60))
+        windows = list(line_stream.read_windows(Pieces(data, rng)))
         assert [line.data for window in windows for line in window] == expected, seed
         assert all(len(window) <= 7 and sum(len(line.data) for line in window[:-1]) < 60 for window in windows)
 

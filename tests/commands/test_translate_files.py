@@ -136,7 +136,7 @@ def test_a_stream_ends_with_its_prefixes_and_phrases(ckpt):
     translator = Translator.load(ckpt, settings=SearchSettings(beam_size=1, max_len_extra=3), device="cpu")
     for more in (b"", b"\n"):
         given = {"prefixes": io.BytesIO(b"the\na\nI\n"), "phrases": io.BytesIO(b"\n\n\n" + more)}
-        stream = LineStream(translator=translator, format="text", warn=print, **given)
+        stream = LineStream(translator=translator, format="text", warn=print, line_files=given)
         source = io.BytesIO("\n".join(LINES).encode())
         if more:
             with pytest.raises(ValueError, match="has more than 3 lines, and the input has 3"):

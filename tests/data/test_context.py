@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import io
 from pathlib import Path
 
@@ -151,8 +150,7 @@ def test_a_service_shows_parts_without_their_context(translator):
 
 def test_a_stream_of_lines_keeps_the_document_between_windows(translator, tokenizer, monkeypatch):
     expected = [best(translator, row) for row in by_hand(tokenizer)]
-    windows = functools.partial(line_stream.read_windows, max_lines=2)
-    monkeypatch.setattr(line_stream, "read_windows", windows)
+    monkeypatch.setattr(line_stream, "WINDOW_LINES", 2)
     sink = io.BytesIO()
     stream = line_stream.LineStream(translator=translator, format="text", warn=lambda message: None)
     stream.run(io.BytesIO("".join(f"{line}\n" for line in LINES).encode()), sink)
@@ -170,7 +168,7 @@ def test_forced_scores_have_the_context_and_alignments_the_sentence(translator, 
     assert words == [line.split() for line in LINES if line]
     # The translator's own translations, which carry their context with them
     found = translator.translate(LINES)
-    own = force_candidates(translator, LINES, found, align=True, left_out=lambda line, reason: None)
+    own = force_candidates(translator, LINES, found, align=True)
     scores = translator.score([(line, row[0].text) for line, row in zip(LINES, found, strict=True)])
     assert [row[0].log_prob for row in own] == [score and pytest.approx(score) for score in scores]
     assert [row[0].words.source for row in own if row[0].words] == words

@@ -28,7 +28,7 @@ from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.token_cache import PairEncoder, read_ids, write_ids
 from seq2seq.data.updates import TokenBatchSampler, exactly
 from seq2seq.inference import translator
-from seq2seq.inference.encoding import encode_line
+from seq2seq.inference.forced_text import encoded_pairs
 from seq2seq.inference.notes import Note
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 
@@ -457,14 +457,14 @@ def test_from_training_to_translation_by_language(folder, tmp_path, monkeypatch,
     assert model.tags.source == [model.tokenizer.src.piece_to_id("<2fr>")]
     assert translator.Translator.load(best, device="cpu").tags.source == [model.tokenizer.src.piece_to_id("<2en>")]
     notes: list[Note] = []
-    rest: dict[str, Any] = {"tags": model.tags.source, "note": notes.append, "position": 3}
-    whole, blank = (encode_line(model.tokenizer, line, max_len=model.max_len, **rest) for line in lines[:2])
+    whole, blank = (row for row, _ in encoded_pairs(model, [(line, "") for line in lines[:2]], note=notes.append))
     assert whole == [*model.tags.source, *model.tokenizer.encode_src(lines[:1])[0]]
     assert blank == []
-    cut = encode_line(model.tokenizer, "der Hund und die Katze", max_len=5, **rest)
+    model.max_len = 5
+    _, (cut, _) = encoded_pairs(model, [("", ""), ("der Hund und die Katze", "")], note=notes.append)
     assert len(cut) == 5
     assert cut[:1] == model.tags.source
-    assert [(each.position, each.kind) for each in notes] == [(3, "cut")]
+    assert [(each.position, each.kind) for each in notes] == [(1, "cut")]
 
 
 def test_a_missing_file_is_reported_with_the_name_of_its_entry(tmp_path):

@@ -22,7 +22,7 @@ from seq2seq.data.marks import SEPARATOR, TERM, TERM_END
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.terms import learn_lexicon, mark_words
 from seq2seq.inference.glossary import Term
-from seq2seq.inference.service.batch_translator import BatchTranslator
+from seq2seq.inference.service.loaded_models import BatchTranslator
 from seq2seq.inference.service.messages import TranslateRequest, checked, chosen_options
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.translator import Translator

@@ -14,7 +14,7 @@ import torch
 from seq2seq.data.batching import Batch, Ragged, collate
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.evaluation.evaluator import Evaluator, Partial, crop, select_rows
-from seq2seq.inference.encoding import encode_line
+from seq2seq.inference.forced_text import encoded_pairs
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
 from seq2seq.metrics import scorers
@@ -70,10 +70,7 @@ def test_ids_and_text_are_decoded_alike(translator):
 
 def test_ids_of_long_lines_are_cut_and_text_is_translated_in_parts(translator):
     by_ids = filled(translator, [*range(16)]).result()
-    rows = [
-        encode_line(translator.tokenizer, line, max_len=12, tags=[], note=lambda note: None, position=0)
-        for line in SOURCES
-    ]
+    rows = [row for row, _ in encoded_pairs(translator, [(line, "") for line in SOURCES], note=lambda note: None)]
     alone = [
         translator.decode(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.bool))[0] for row in rows if row
     ]

@@ -14,7 +14,7 @@ import tiny
 from seq2seq import translate
 from seq2seq.inference.glossary import Glossary, Term, TermCounts, has_words
 from seq2seq.inference.line_stream import LineStream
-from seq2seq.inference.service.batch_translator import BatchTranslator
+from seq2seq.inference.service.loaded_models import BatchTranslator
 from seq2seq.inference.service.messages import RefusedError, TranslateRequest, checked, chosen_options, texts_of
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.translator import Translator

@@ -38,9 +38,7 @@ def ckpt(tmp_path_factory) -> Path:
 @pytest.fixture
 def few_lines(monkeypatch) -> None:
     """Windows of two lines."""
-    monkeypatch.setattr(
-        line_stream.read_windows, "__kwdefaults__", line_stream.read_windows.__kwdefaults__ | {"max_lines": 2}
-    )
+    monkeypatch.setattr(line_stream, "WINDOW_LINES", 2)
 
 
 def command(folder: Path, ckpt: Path, *more: str) -> list[str]:

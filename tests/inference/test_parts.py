@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tiny
 
 from seq2seq import checkpoint
+from seq2seq.data.languages import NO_TAGS, Tags
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.inference import parts as parts_module
 from seq2seq.inference.forced_text import force_candidates, force_lines
@@ -28,7 +31,7 @@ PARAGRAPH = " ".join(SENTENCES)
 
 def refuse(note: Note) -> None:
     """Fail on any note."""
-    pytest.fail(str(note))
+    pytest.fail(note.text)
 
 
 HOW = SearchSettings(beam_size=2, n_best=2, max_len_ratio=1, max_len_extra=3)
@@ -40,10 +43,11 @@ def cutter(
     mode: str = "auto",
     statistics: LineStatistics | None = None,
     max_len: int = 1000,
-    tags: Sequence[int] = (),
+    tags: Tags = NO_TAGS,
 ) -> LineCutter:
-    given = {"language": "de", "statistics": statistics or LineStatistics(), "mode": mode, "max_len": max_len}
-    return LineCutter(tokenizer=tiny.tokenizer(), **given, tags=tags, note=note)
+    given = {"src_lang": "de", "statistics": statistics or LineStatistics(), "max_len": max_len, "tags": tags}
+    translator: Any = SimpleNamespace(tokenizer=tiny.tokenizer(), **given)
+    return LineCutter(translator=translator, mode=mode, note=note)
 
 
 def size(text: str) -> int:
@@ -163,7 +167,7 @@ def test_nothing_is_lost_and_no_part_is_too_long(mode, monkeypatch):
         text = "".join(word + random.choice(["", " ", ". "]) for word in words)
         longest = random.randrange(3, 40)
         notes: list[Note] = []
-        (line,) = cutter(notes.append, mode=mode, max_len=longest, tags=(5,))([text])
+        (line,) = cutter(notes.append, mode=mode, max_len=longest, tags=Tags([5], []))([text])
         # With the tag and the end
         assert all(len(part.pieces) + 2 <= longest for part in line.parts)
         (whole,) = tokenizer.encode_src([text])
@@ -181,7 +185,7 @@ def test_a_line_that_is_no_text_is_cut_with_a_note(monkeypatch):
     assert len(line.parts) == 7
     kept = sum(len(part.pieces) for part in line.parts)
     assert [note.kind for note in notes] == ["split", "cut"]
-    assert str(notes[1]) == f"is cut: 2,000 pieces, the first {kept:,} are translated"
+    assert notes[1].text == f"is cut: 2,000 pieces, the first {kept:,} are translated"
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +203,7 @@ def test_a_paragraph_is_translated_as_its_sentences(translator):
     best = next(each for each in row if each.text == ranked[0])
     assert best.parts == tuple((text, own[0].text) for text, own in zip(SENTENCES, alone, strict=True))
     (((whole,),), parts) = (
-        force_candidates(translator, [PARAGRAPH], [[best]], align=True, left_out=print),
+        force_candidates(translator, [PARAGRAPH], [[best]], align=True),
         list(force_lines(translator, best.parts, note=print, align=True)),
     )
     assert whole.log_prob == pytest.approx(sum(part.log_prob or 0.0 for part in parts), abs=1e-4)
@@ -271,7 +275,7 @@ def test_a_line_that_is_kept_is_split_only_for_its_length():
     pieces = size(" ".join(parts))
     (line,) = cutter(notes.append, mode="keep", max_len=pieces)([" ".join(parts)])
     assert [part.text for part in line.parts] == parts
-    assert [str(note) for note in notes] == [f"is split: {pieces} pieces, translated in 2 parts"]
+    assert [note.text for note in notes] == [f"is split: {pieces} pieces, translated in 2 parts"]
 
 
 def test_the_score_of_a_line_is_normalized_over_all_parts():
@@ -320,9 +324,7 @@ def test_samples_of_a_paragraph_are_samples_of_its_sentences(translator):
     assert [each.score for each in every] == sorted((each.score for each in every), reverse=True)
     assert translator.translate([line], settings=how, sampling=sampling, note=lambda note: None)[0] == every
     equal = SourceLine([SourcePart([4], ""), SourcePart([4], "")])
-    first, second = make_parts(
-        [equal], translator.tokenizer, settings=translator.settings, sampling=sampling, note=print
-    )
+    first, second = make_parts([equal], cutter(), settings=translator.settings, sampling=sampling)
     assert first.source.seed != second.source.seed
 
 

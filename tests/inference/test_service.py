@@ -24,7 +24,7 @@ from service_client import PATIENCE, Answer, Stub, served
 from seq2seq.data import language_id
 from seq2seq.inference.forced import pharaoh
 from seq2seq.inference.forced_text import force_lines
-from seq2seq.inference.service import batch_translator, messages
+from seq2seq.inference.service import loaded_models, messages
 from seq2seq.inference.service.messages import RefusedError, TranslateRequest
 from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.settings.search import SamplingSettings, SearchSettings
@@ -147,7 +147,7 @@ def test_the_parts_of_a_text(tmp_path):
 
 
 def test_a_text_in_another_language_is_named_if_asked(monkeypatch, plain):
-    monkeypatch.setattr(batch_translator, "other_language", lambda text, expected: {"hi": "en"}.get(text))
+    monkeypatch.setattr(loaded_models, "other_language", lambda text, expected: {"hi": "en"}.get(text))
     first, second = plain.call({"text": ["hi", "na"], "language": True}).json["translations"]
     assert (first["language"], second.get("language")) == ("en", None)
     assert "language" not in plain.call({"text": "hi"}).json["translations"][0]

@@ -17,9 +17,9 @@ from seq2seq.data.languages import Tags
 from seq2seq.inference.service import app
 from seq2seq.inference.service.api_keys import read_keys
 from seq2seq.inference.service.batcher import Batcher, Entry
+from seq2seq.inference.service.loaded_models import _code
 from seq2seq.inference.service.messages import Options, Text, Translation
 from seq2seq.inference.service.metrics import Metrics
-from seq2seq.inference.service.models import _code
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.translator import Translator
 from seq2seq.options.command_line import UsageError
@@ -197,7 +197,7 @@ def test_the_model_used_least_recently_leaves_memory():
     with served(others={"b": Stub(), "c": Stub()}, memory=2500 / 1e9) as running:
 
         def loaded() -> list[str]:
-            return [name for name, each in running.service.models.by_name.items() if each.loaded]
+            return [name for name, each in running.service.models.by_name.items() if each.translator]
 
         assert loaded() == ["b", "c"]
         for name, after in (("b", ["b", "c"]), ("model", ["model", "b"]), ("c", ["model", "c"])):
@@ -208,7 +208,7 @@ def test_the_model_used_least_recently_leaves_memory():
 def test_a_model_that_cannot_be_loaded_again_is_reported():
     with served(others={"b": Stub()}, memory=1e-6) as running:
         models = running.service.models
-        assert not models.by_name["model"].loaded
+        assert not models.by_name["model"].translator
         models.by_name["model"].load = lambda: 1 / 0
         answer = running.call({"text": "ab", "model": "model"})
         assert (answer.status, "could not be loaded" in answer.error) == (500, True)

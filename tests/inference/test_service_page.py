@@ -15,7 +15,7 @@ from conftest import PATIENCE
 from service_client import Stub, served
 
 from seq2seq.inference.forced_text import Alignment, _side_by_side
-from seq2seq.inference.service.batch_translator import BatchTranslator
+from seq2seq.inference.service.loaded_models import BatchTranslator
 from seq2seq.inference.service.server import bound_socket, url_of
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.translator import TranslatedText
@@ -100,7 +100,7 @@ def address() -> Iterator[tuple[str, BatchTranslator, Translating]]:
         server = uvicorn.Server(uvicorn.Config(running.app, log_config=None, ws="none", lifespan="off"))
         thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
         thread.start()
-        yield url_of(bound), running.service.translator, stub
+        yield url_of(bound), running.service.models.by_name["model"], stub
         server.should_exit = True
         thread.join(PATIENCE)
 
@@ -554,7 +554,7 @@ def test_phrases_and_a_glossary(visit, pictures):
 
 def test_a_text_in_another_language(visit, address, monkeypatch, pictures):
     monkeypatch.setattr(
-        "seq2seq.inference.service.batch_translator.other_language",
+        "seq2seq.inference.service.loaded_models.other_language",
         lambda text, expected: "fr" if "jour" in text else None,
     )
     page = visit()

@@ -44,17 +44,13 @@ def translate_markdown(content: str, translate: Translate, language: str) -> str
             continue
         first, last = lines[token.map[0]], lines[token.map[0] + len(texts) - 1]
         # Cells of a table are on one line, in which | is written \|
-        start, end = content.find(texts[0], max(first[0], done), first[1]), last[1]
-        cell = texts[0].replace("|", "\\|")
-        start = content.find(cell, max(first[0], done), first[1]) if start < 0 else start
-        if start < 0:
-            continue
-        end = start + len(cell if content.startswith(cell, start) else texts[0])
-        if len(texts) > 1:
-            end = last[0] + len(content[last[0] : last[1]].rstrip())
-        done = end
-        task = _TASK.match(content, start, end)
-        _collect(pieces, task.end() if task else start, end, lambda label: normalized(label) in labels)
+        for written in (texts[0], texts[0].replace("|", "\\|")):
+            start = content.find(written, max(first[0], done), first[1])
+            if start >= 0:
+                done = start + len(written) if len(texts) == 1 else last[0] + len(content[slice(*last)].rstrip())
+                task = _TASK.match(content, start, done)
+                _collect(pieces, task.end() if task else start, done, lambda label: normalized(label) in labels)
+                break
     return replace(content, pieces.found, translate)
 
 

@@ -140,28 +140,24 @@ def _links(
     text: str, other: str, source: list[tuple[int, int]], target: list[tuple[int, int]], alignment: Alignment | None
 ) -> list[list[int]]:
     """Return the target tokens of each source token; punctuation has none."""
-    left = [i for i, (start, _) in enumerate(source) if text[start].isalnum()]
-    right = [j for j, (start, _) in enumerate(target) if other[start].isalnum()]
     found: list[list[int]] = [[] for _ in source]
     if alignment is None:
+        left = [i for i, (start, _) in enumerate(source) if text[start].isalnum()]
+        right = [j for j, (start, _) in enumerate(target) if other[start].isalnum()]
         for place, i in enumerate(left):
             same = place * len(right) // len(left)
             found[i] = right[same : same + 1]
         return found
-    left_words = _places(alignment.source, text, source)
-    right_words = [
-        [j for j in each if other[target[j][0]].isalnum()] for each in _places(alignment.target, other, target)
-    ]
+    left_words, right_words = _places(alignment.source, text, source), _places(alignment.target, other, target)
     for one, two in alignment.links:
         for i in left_words[one]:
             # The first and the last one are enough, and a word may have many
-            if text[source[i][0]].isalnum():
-                found[i] += [*right_words[two][:1], *right_words[two][-1:]]
+            found[i] += [*right_words[two][:1], *right_words[two][-1:]]
     return found
 
 
-def _places(words: Sequence[str], text: str, tokens: Sequence[tuple[int, int]]) -> list[range]:
-    """Return the tokens of each word of an alignment; none for a word that the text has in another Unicode form."""
+def _places(words: Sequence[str], text: str, tokens: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Return the tokens of each word of an alignment, except punctuation; none if its Unicode form is another one."""
     starts, ends = [start for start, _ in tokens], [end for _, end in tokens]
     found = []
     at = 0
@@ -169,7 +165,8 @@ def _places(words: Sequence[str], text: str, tokens: Sequence[tuple[int, int]]) 
         # A word that is not found must not cost a search of the whole text
         start = text.find(word, at, at + len(word) + _FAR) if word else -1
         at = start + len(word) if start >= 0 else at
-        found.append(range(bisect_right(ends, start), bisect_left(starts, at)) if start >= 0 else range(0))
+        own = range(bisect_right(ends, start), bisect_left(starts, at)) if start >= 0 else ()
+        found.append([i for i in own if text[starts[i]].isalnum()])
     return found
 
 

@@ -53,10 +53,8 @@ def translate_docx(data: bytes, translate: Translate, language: str) -> bytes:
 def _translate_part(content: str, translate: Translate) -> str:
     """Translate the paragraphs of a part, first the ones in text boxes, which lie inside other paragraphs."""
     content = checked(content)
-    boxes = []
-    for event in joined(events(content, 0, len(content)), lambda event: event.name == "w:txbxcontent"):
-        if event.name == "w:txbxcontent":
-            boxes.append((event.start, event.end))
+    found = joined(events(content, 0, len(content)), lambda event: event.name == "w:txbxcontent")
+    boxes = [(event.start, event.end) for event in found if event.name == "w:txbxcontent"]
     for inner in (True, False):
         pieces = Pieces(content, html.unescape, _runs)
         for start, end in boxes if inner else [(0, len(content))]:

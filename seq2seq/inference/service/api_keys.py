@@ -26,7 +26,7 @@ def check_key(keys: list[bytes], key: object) -> None:
     """Raise RefusedError for a client without a key (401) or with an unknown one (403); no keys serve everyone."""
     if keys and not (isinstance(key, str) and key):
         remedy = "send the header 'Authorization: Bearer KEY', or the field api_key"
-        raise RefusedError(401, f"this service needs an API key: {remedy}", challenge="Bearer")
+        raise RefusedError(401, f"this service needs an API key: {remedy}", {"www-authenticate": "Bearer"})
     # The time tells neither the key nor its place in the file
     if keys and not sum(hmac.compare_digest(each, str(key).encode()) for each in keys):
         raise RefusedError(403, "this API key is unknown; ask whoever runs the service for one")

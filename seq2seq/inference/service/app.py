@@ -38,9 +38,11 @@ from seq2seq.data.languages import primary_subtag
 from seq2seq.inference.encoding import target_ids
 from seq2seq.inference.parts import LINE_BREAKS
 from seq2seq.inference.service.api_keys import check_key, read_keys
-from seq2seq.inference.service.batch_translator import BatchTranslator
 from seq2seq.inference.service.batcher import Batcher, Entry
+from seq2seq.inference.service.loaded_models import BatchTranslator, Models
 from seq2seq.inference.service.messages import (
+    CLOSE,
+    LATER,
     ErrorAnswer,
     LibreRequest,
     Options,
@@ -55,7 +57,6 @@ from seq2seq.inference.service.messages import (
     texts_of,
 )
 from seq2seq.inference.service.metrics import Metrics
-from seq2seq.inference.service.models import Models
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.search.hypothesis import longest_target
 from seq2seq.settings.values import shown
@@ -65,7 +66,8 @@ _MOST_FIELDS = 256  # of a form
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 # A body beyond the limit is still read, up to this many bytes: a client reads its answer only after it has sent all.
 _DISCARDED = 1 << 24
-# Seconds after the time limit in which a client must have read the events of a stream.
+# Seconds after the time limit in which a client must have read the events of a stream. The last of them says that the
+# time has passed.
 _LAST_SECONDS = 5.0
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 _CLIENT_HAS_LEFT = 499  # only the metrics show it
@@ -110,11 +112,6 @@ class Service:
         self.keys = read_keys(self.limits.api_key_file)
 
     @property
-    def translator(self) -> BatchTranslator:
-        """The first model."""
-        return next(iter(self.models.by_name.values()))
-
-    @property
     def ready(self) -> bool:
         """True while new requests are accepted."""
         return self.batcher.thread.is_alive() and not self.batcher.closed
@@ -127,10 +124,10 @@ class Service:
         """
         limits = self.limits
         if not self.ready:
-            raise RefusedError(503, "the service is stopping", close=True)
+            raise RefusedError(503, "the service is stopping", CLOSE)
         if self.open > limits.max_requests:
             message = f"{limits.max_requests:,} requests are open, which is the most at once; try again later"
-            raise RefusedError(503, message, 1, close=True)
+            raise RefusedError(503, message, LATER | CLOSE)
         given = await self.fields(request)
         form = LibreRequest if "q" in given and "text" not in given else TranslateRequest
         read = checked(form, given)
@@ -148,7 +145,6 @@ class Service:
             raise RefusedError(
                 422, "alignment: this service translates with ONNX graphs, which align no words; leave it out"
             )
-        until = time.monotonic() + limits.timeout
         if asked.stream:
             rows = [[*LINE_BREAKS.split(each.text), ""] for each in texts]
             places = [(i, gap) for i, row in enumerate(rows) for gap in row[1::2]]
@@ -157,10 +153,10 @@ class Service:
             if len(texts) > most:
                 raise RefusedError(413, f"{len(texts):,} lines are too many; stream at most {most:,} in a request")
             entries = self._submit(request, translator, texts, options)
-            return _Events(self._events(request, entries, places, until), until)
+            return _Events(self._events(request, entries, places), limits.timeout + _LAST_SECONDS)
         entries = self._submit(request, translator, texts, options)
         try:
-            results = await _results(request, entries, until, limits.timeout)
+            results = await _results(request, entries, limits.timeout)
         finally:
             # The time limit has passed, or the client has left; this does nothing for an answered request
             self.batcher.abandon(entries)
@@ -168,8 +164,7 @@ class Service:
             return None
         if all(result.error for result in results):
             raise RefusedError(500, f"the text could not be translated: {results[0].error}")
-        answer = read.answer(results, languages[0])
-        return Response(answer.model_dump_json(exclude_none=True), media_type="application/json")
+        return Response(read.answer(results, languages[0]), media_type="application/json")
 
     def _submit(
         self, request: Request, translator: BatchTranslator, texts: list[Text], options: Options
@@ -195,12 +190,12 @@ class Service:
         return entries
 
     async def _events(
-        self, request: Request, entries: list[Entry], places: list[tuple[int, str]], until: float
+        self, request: Request, entries: list[Entry], places: list[tuple[int, str]]
     ) -> AsyncIterator[str]:
         """Yield a server-sent event for each entry, with its text's number and the white space after it."""
         try:
             for (index, after), entry in zip(places, entries, strict=True):
-                found = await _results(request, [entry], until, self.limits.timeout)
+                found = await _results(request, [entry], self.limits.timeout)
                 if found is None:
                     return
                 event = {"index": index, "translation": found[0].model_dump(exclude_none=True), "after": after}
@@ -247,12 +242,13 @@ class Service:
 
     def health(self) -> dict[str, Any]:
         """Describe the service: its state, defaults, limits and models; top-level languages are the first model's."""
-        settings = self.translator.settings
+        first, *_ = self.models.by_name.values()
+        settings = first.settings
         limits = self.limits
         return {
             "status": "ok" if self.ready else "stopping",
             "version": seq2seq.__version__,
-            **self.translator.described(),
+            **first.described(),
             "models": [{"name": name, **each.described()} for name, each in self.models.by_name.items()],
             "defaults": {
                 name: getattr(settings, name)
@@ -270,18 +266,16 @@ class Service:
 
 
 class _Events(StreamingResponse):
-    """Stream of events that ends at a time, also if its client reads nothing."""
+    """Stream of events that ends after some seconds, also if its client reads nothing."""
 
-    def __init__(self, events: AsyncIterator[str], until: float) -> None:
+    def __init__(self, events: AsyncIterator[str], seconds: float) -> None:
         super().__init__(events, media_type="text/event-stream")
-        self.until = until
+        self.seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
-        # The last of them says that the time has passed
-        left = max(0.0, self.until - time.monotonic()) + _LAST_SECONDS
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(self.seconds):
                 await super().__call__(scope, receive, send)
 
 
@@ -412,7 +406,7 @@ def _name_of(host: str) -> str:
 async def _body(request: Request, limits: ServiceSettings) -> bytes:
     """Read a request's body; raise RefusedError if it is too large, or does not arrive in time."""
     message = f"the body has more than {limits.max_body:,} bytes, which is the most in a request"
-    refusal = RefusedError(413, message, close=True)
+    refusal = RefusedError(413, message, CLOSE)
     declared = request.headers.get("content-length", "")
     # A client that waits for "100 Continue" is refused before it sends the body
     if declared.isdecimal() and len(declared) < 20 and int(declared) > limits.max_body and "expect" in request.headers:
@@ -429,7 +423,7 @@ async def _body(request: Request, limits: ServiceSettings) -> bytes:
                     body += chunk
     except TimeoutError:
         message = f"the request did not arrive within {limits.body_timeout:g} seconds"
-        raise RefusedError(408, message, close=True) from None
+        raise RefusedError(408, message, CLOSE) from None
     if size > limits.max_body:
         raise refusal
     return bytes(body)
@@ -467,8 +461,8 @@ async def _form(request: Request, kind: str, body: bytes, origins: list[str]) ->
     return {name: row[0] if len(row) == 1 else row for name, row in values.items()}
 
 
-async def _results(request: Request, entries: list[Entry], until: float, seconds: float) -> list[Translation] | None:
-    """Wait for the results of a request until `until`, `seconds` after its arrival; None if the client has left."""
+async def _results(request: Request, entries: list[Entry], seconds: float) -> list[Translation] | None:
+    """Wait for results until `seconds` after their texts arrived; None if the client has left."""
 
     async def all_results() -> list[Translation]:
         return [await asyncio.wrap_future(entry.future) for entry in entries]
@@ -478,9 +472,8 @@ async def _results(request: Request, entries: list[Entry], until: float, seconds
     # The only message after the body says that the client has closed the connection
     left = asyncio.ensure_future(request.receive())
     try:
-        await asyncio.wait(
-            {results, left}, timeout=max(0, until - time.monotonic()), return_when=asyncio.FIRST_COMPLETED
-        )
+        remaining = max(0, entries[0].arrived + seconds - time.monotonic())
+        await asyncio.wait({results, left}, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
         if results.done():
             return results.result()
         if left.done():
@@ -488,7 +481,7 @@ async def _results(request: Request, entries: list[Entry], until: float, seconds
     finally:
         left.cancel()
         results.cancel()
-    raise RefusedError(504, f"not translated within {seconds:g} seconds; send less at once, or try again later", 1)
+    raise RefusedError(504, f"not translated within {seconds:g} seconds; send less at once, or try again later", LATER)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 
-from seq2seq.inference.service.messages import Options, RefusedError, Text, Translation
+from seq2seq.inference.service.messages import CLOSE, LATER, Options, RefusedError, Text, Translation
 from seq2seq.inference.service.metrics import Metrics
 from seq2seq.inference.service.settings import ServiceSettings
 
@@ -95,16 +95,16 @@ class Batcher:
         limits = self.limits
         with self._changed:
             if self.closed or not self.thread.is_alive():
-                raise RefusedError(503, "the service is stopping", close=True)
+                raise RefusedError(503, "the service is stopping", CLOSE)
             # A request that is within its own limits always fits into an empty queue
             if self._queue and len(self._queue) + len(entries) > limits.queue_texts:
-                raise RefusedError(503, f"the queue is full ({len(self._queue):,} texts wait); try again later", 1)
+                raise RefusedError(503, f"the queue is full ({len(self._queue):,} texts wait); try again later", LATER)
             waiting = self._waiting_characters()
             if waiting and waiting + sum(each.text.size for each in entries) > limits.queue_characters:
-                raise RefusedError(503, f"the queue is full ({waiting:,} characters wait); try again later", 1)
+                raise RefusedError(503, f"the queue is full ({waiting:,} characters wait); try again later", LATER)
             mine = sum(entry.client == entries[0].client for entry in self._queue)
             if mine and mine + len(entries) > limits.client_texts:
-                raise RefusedError(429, f"{mine:,} of your texts wait already; ask again when they are answered", 1)
+                raise RefusedError(429, f"{mine:,} of your texts wait already; ask again when they are answered", LATER)
             self._queue = [*self._queue, *entries]
             self._changed.notify()
 

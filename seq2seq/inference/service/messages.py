@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 from starlette.exceptions import HTTPException
 
 from seq2seq.inference.glossary import Glossary
@@ -19,6 +19,10 @@ from seq2seq.settings.declare import keys
 from seq2seq.settings.search import SamplingSettings, SearchSettings, chosen_search
 from seq2seq.settings.values import shown, suggestion
 
+# Headers of a refusal: it makes sense to ask again in a second; or the connection ends here, since the unread rest of
+# a body would be taken for the next request.
+LATER = {"retry-after": "1"}
+CLOSE = {"connection": "close"}
 # Settings for which the service has limits of its own.
 _LIMITED = ("n_best", "beam_size", "min_len", "max_len_ratio", "max_len_extra")
 Form = TypeVar("Form", bound=BaseModel)
@@ -80,9 +84,9 @@ class TranslateRequest(_Options):
         """Return the request in this service's form."""
         return self
 
-    def answer(self, translations: list[Translation], src_lang: str) -> BaseModel:
-        """Return the answer to a request in this form."""
-        return TranslateAnswer(translations=translations)
+    def answer(self, translations: list[Translation], src_lang: str) -> bytes:
+        """Return the answer to a request in this form, as JSON."""
+        return TranslateAnswer(translations=translations).model_dump_json(exclude_none=True).encode()
 
 
 class LibreRequest(BaseModel):
@@ -108,8 +112,8 @@ class LibreRequest(BaseModel):
             options = {"n_best": n_best, "beam_size": groups * defaults.beam_groups}
         return TranslateRequest.model_validate({"text": self.q, **options})
 
-    def answer(self, translations: list[Translation], src_lang: str) -> BaseModel:
-        """Return translations in LibreTranslate's form, which has no place for a text that failed."""
+    def answer(self, translations: list[Translation], src_lang: str) -> bytes:
+        """Return translations in LibreTranslate's form, as JSON, which has no place for a text that failed."""
         failed = next((each.error for each in translations if each.error), None)
         if failed:
             raise RefusedError(500, f"a text could not be translated: {failed}")
@@ -121,7 +125,7 @@ class LibreRequest(BaseModel):
             answer["detectedLanguage"] = [{"confidence": 100, "language": src_lang}] * len(rows)
         if isinstance(self.q, str):
             answer = {name: values[0] for name, values in answer.items()}
-        return LibreAnswer(**answer)
+        return to_json(answer)
 
 
 class WordAlignment(BaseModel):
@@ -191,14 +195,6 @@ class TranslateAnswer(BaseModel):
     translations: list[Translation]
 
 
-class LibreAnswer(BaseModel):
-    """Translations in LibreTranslate's form: of one text, or lists of several."""
-
-    translatedText: str | list[str]  # noqa: N815
-    alternatives: list[str] | list[list[str]] | None = None
-    detectedLanguage: Any = None  # noqa: N815
-
-
 class ErrorAnswer(BaseModel):
     """Answer to a request that is refused: one line that names the reason and the remedy."""
 
@@ -206,22 +202,7 @@ class ErrorAnswer(BaseModel):
 
 
 class RefusedError(HTTPException):
-    """Refusal of a request.
-
-    Args:
-        retry_after: Seconds after which it makes sense to ask again.
-        close: Close the connection, since the unread rest of a body would be taken for the next request.
-        challenge: How a client can prove who it is.
-    """
-
-    def __init__(
-        self, status: int, message: str, retry_after: int | None = None, *, close: bool = False, challenge: str = ""
-    ) -> None:
-        headers = {"retry-after": str(retry_after)} if retry_after else {}
-        headers |= {"www-authenticate": challenge} if challenge else {}
-        if close:
-            headers["connection"] = "close"
-        super().__init__(status, message, headers)
+    """Refusal of a request: its status, a line with the reason and the remedy, and headers, such as LATER or CLOSE."""
 
 
 class Text(NamedTuple):
@@ -350,8 +331,7 @@ def chosen_options(
     names = (*_OPTIONS, "samples", "mbr")
     given = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
     constrained = any(request.phrases or ())
-    amounts = given if request.samples is None else given | {"beam_size": request.samples}
-    _check_amounts(amounts, defaults, limits, beam="beam_size" if request.samples is None else "samples")
+    _check_amounts(given, defaults, limits)
     how: dict[str, Any] = {"suppress": request.suppress, "sentences": request.sentences, "mbr": request.mbr}
     try:
         asked = {"phrases": constrained, "glossary": request.glossary}
@@ -364,10 +344,11 @@ def chosen_options(
     return Options(settings, *languages, constrained, request.alignment, request.language, how)
 
 
-def _check_amounts(given: Mapping[str, Any], defaults: SearchSettings, limits: ServiceSettings, *, beam: str) -> None:
+def _check_amounts(given: Mapping[str, Any], defaults: SearchSettings, limits: ServiceSettings) -> None:
     """Refuse amounts beyond the service's limits; its own defaults are always allowed."""
     largest_beam = max(limits.max_beam_size, defaults.beam_size)
     most = {
+        "samples": largest_beam,
         "beam_size": largest_beam,
         "n_best": largest_beam,
         "max_len_ratio": max(limits.max_output_ratio, defaults.max_len_ratio),
@@ -376,7 +357,6 @@ def _check_amounts(given: Mapping[str, Any], defaults: SearchSettings, limits: S
     }
     for name, limit in most.items():
         if name in given and given[name] > limit:
-            field = beam if name == "beam_size" else name
             # An integer of JSON may be larger than any float
             value = _json(given[name]).removesuffix(".0")
-            raise RefusedError(422, f"{field} {value} is more than this service allows: choose {limit:g} or less")
+            raise RefusedError(422, f"{name} {value} is more than this service allows: choose {limit:g} or less")

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -93,15 +93,6 @@ def _places(limits: ServiceSettings) -> int:
     return limits.max_connections if soft < 0 else max(1, min(limits.max_connections, (soft - own) // 2))
 
 
-class _Server(uvicorn.Server):
-    """Server that leaves signals to `run`."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Install no handlers."""
-        yield
-
-
 async def run(
     service: Service, bound: socket.socket, *, ready: Callable[[], None], reload: Callable[[], None] = lambda: None
 ) -> int:
@@ -122,7 +113,7 @@ async def run(
     sys.setswitchinterval(0.0005)
     service.batcher.thread.start()
     limits = service.limits
-    server = _Server(
+    server = uvicorn.Server(
         uvicorn.Config(
             create_app(service),
             http=_Connection,
@@ -141,6 +132,8 @@ async def run(
             timeout_graceful_shutdown=_LAST_SECONDS,
         )
     )
+    # Leave signals to the handlers below
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
     asked = asyncio.Event()
     signals: list[int] = []
 

@@ -1,30 +1,33 @@
-"""Translate batches of texts with one translator, in any of its target languages."""
+"""Models of a service: load them within a limit of memory, choose one for a request, and translate batches of texts."""
 
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.data.context import sentence_of
 from seq2seq.data.language_id import other_language
-from seq2seq.data.languages import source_languages, target_languages
+from seq2seq.data.languages import other_subtags, primary_subtag, source_languages, target_languages
 from seq2seq.inference.encoding import encode_pieces
 from seq2seq.inference.limits import MOST_WEIGHTS, TERMS_BEAM
 from seq2seq.inference.service.messages import (
     AnswerCandidate,
     AnswerPart,
     Options,
+    RefusedError,
     TermAnswer,
     Text,
     Translation,
     WordAlignment,
 )
+from seq2seq.settings.values import shown, suggestion
 from seq2seq.system.errors import first_line
 
 if TYPE_CHECKING:
@@ -41,7 +44,7 @@ class BatchTranslator:
     """Calls a translator with the options of requests.
 
     Args:
-        load: Loads the translator, at once and again after `drop`.
+        load: Loads the translator, at once and again when a text needs it.
         name: Name of the model in requests and metrics.
         make_room: Called with this model before and after it is loaded.
 
@@ -50,6 +53,7 @@ class BatchTranslator:
         sources: Source languages, likewise.
         can_align: The model can align words.
         nbytes: Bytes of its weights while they are loaded.
+        translator: None while it is not loaded; set to None, it leaves memory after the batches that use it.
     """
 
     load: Callable[[], Translator]
@@ -76,28 +80,19 @@ class BatchTranslator:
             self.nbytes = translator.nbytes
             self.has_terms = bool(translator.glossary)
             self.searches_terms = translator.glossary_by == "search"
-            self._translator: Translator | None = translator
+            self.translator: Translator | None = translator
             self.make_room(self)
             return translator
 
-    def drop(self) -> None:
-        """Let the model leave memory, after the batches that use it."""
-        self._translator = None
-
-    @property
-    def loaded(self) -> bool:
-        """True while the model is in memory."""
-        return self._translator is not None
-
     def delay(self) -> float:
         """Return the seconds of loading, 0 for a model in memory."""
-        return 0.0 if self.loaded else max(self._seconds, 1e-3)
+        return 0.0 if self.translator else max(self._seconds, 1e-3)
 
     def described(self) -> dict[str, Any]:
         """Describe the model to clients."""
         sources = {"src_lang": self.sources[0], "src_langs": self.sources}
         targets = {"tgt_lang": self.languages[0], "tgt_langs": self.languages}
-        return {**sources, **targets, "alignment": self.can_align, "loaded": self.loaded}
+        return {**sources, **targets, "alignment": self.can_align, "loaded": bool(self.translator)}
 
     def beam(self, options: Options) -> int:
         """Return the beam size of a search, which the terms of a glossary widen unless they are in the source."""
@@ -119,17 +114,14 @@ class BatchTranslator:
             step: Called after each step; an error that it raises ends the call.
         """
         notes: defaultdict[int, list[Note]] = defaultdict(list)
-        # Another thread may drop the model at any time
-        translator = self._translator
-        if translator is None:
-            try:
-                translator = self._loaded()
-            # Errors of any type: the file may be replaced at this moment, and the thread must survive
-            except Exception as error:
-                log.error("the model %s could not be loaded: %s", self.name, first_line(error))
-                return [Translation(candidates=[], error="the model could not be loaded; the log has more")] * len(
-                    texts
-                )
+        try:
+            # Another thread may drop the model at any time
+            translator = self.translator or self._loaded()
+        # Errors of any type: the file may be replaced at this moment, and the thread must survive
+        except Exception as error:
+            log.error("the model %s could not be loaded: %s", self.name, first_line(error))
+            failed = Translation(candidates=[], error="the model could not be loaded; the log has more")
+            return [failed] * len(texts)
         translator = translator.between(options.src_lang, options.tgt_lang)
         detects = options.language and not (self.tokenizer.patches or self.tokenizer.factors)
         lines = [each.text for each in texts]
@@ -144,27 +136,24 @@ class BatchTranslator:
             progress=lambda lines: step(),
             **options.how,
         )
-        aligned: list[list[Alignment | None]] = [[None] * len(row) for row in found]
-        unaligned: dict[int, str] = {}
-        if options.alignment:
-            # Imports torch, which the translator has loaded
-            from seq2seq.inference.forced_text import force_candidates
+        # Imports torch, which the translator has loaded
+        from seq2seq.inference.forced_text import ForcedLine, force_candidates
 
-            forced = force_candidates(translator, lines, found, align=True, left_out=unaligned.__setitem__, step=step)
-            aligned = [[each.words for each in row] for row in forced]
+        forced = [[ForcedLine(None, [], None)] * len(row) for row in found]
+        if options.alignment:
+            forced = force_candidates(translator, lines, found, align=True, step=step)
         results = []
-        for i, (row, words) in enumerate(zip(found, aligned, strict=True)):
-            failed = next((note.reason for note in notes[i] if note.kind == "failed"), "")
-            if failed:
-                results.append(Translation(candidates=[], error=failed))
+        for i, (row, own) in enumerate(zip(found, forced, strict=True)):
+            if reason := next((note.reason for note in notes[i] if note.kind == "failed"), ""):
+                results.append(Translation(candidates=[], error=reason))
                 continue
-            warnings = [f"the text {note}" for note in notes[i]]
-            if i in unaligned:
-                warnings.append(f"a translation has no alignment: it {unaligned[i]}")
+            warnings = [f"the text {note.text}" for note in notes[i]]
+            if reason := next((each.reason for each in own if each.reason), ""):
+                warnings.append(f"a translation has no alignment: it {reason}")
             results.append(
                 Translation(
                     text=row[0].text,
-                    candidates=[_candidate(*each) for each in zip(row, words, strict=True)],
+                    candidates=[_candidate(each, line.words) for each, line in zip(row, own, strict=True)],
                     language=other_language(lines[i], translator.src_lang) if detects else None,
                     glossary=[TermAnswer(**term._asdict()) for term in row[0].terms] or None,
                     warning="; ".join(warnings) or None,
@@ -199,3 +188,72 @@ def _words(alignment: Alignment | None) -> WordAlignment | None:
     few = len(source) * len(target) <= MOST_WEIGHTS
     weights = [[round(share, 4) for share in row] for row in table] if few else None
     return WordAlignment(source=source, target=target, links=links, weights=weights)
+
+
+def _code(wanted: str | None, known: list[str], exact: bool) -> str:
+    """Return a model's code of a language, the default one for None; "" if it has none."""
+    if wanted is None:
+        return known[0]
+    if wanted in known or exact:
+        return wanted if wanted in known else ""
+    same = [code for code in known if primary_subtag(code) == primary_subtag(wanted)]
+    # zh-Hant is zho_Hant, though zho_Hans may be the first one
+    return max(same, key=lambda code: len(other_subtags(code) & other_subtags(wanted)), default="")
+
+
+class Models:
+    """Models by name. All are loaded at first, one after the other, so that their languages are known.
+
+    Args:
+        loaders: For each name a function that loads the translator.
+        most: Bytes of loaded models; beyond, the least recently used ones leave memory. One model always fits.
+
+    Raises:
+        ValueError: A model cannot be loaded.
+    """
+
+    def __init__(self, loaders: Mapping[str, Callable[[], Translator]], *, most: float = float("inf")) -> None:
+        self._loaders = loaders
+        self._most = most
+        # Names by use, the last one used at the end
+        self._used: list[str] = []
+        self.by_name: dict[str, BatchTranslator] = {}
+        for name in loaders:
+            self.load(name)
+
+    def load(self, name: str) -> None:
+        """Load a model, in place of an earlier one, which keeps its requests; after a ValueError that one stays."""
+        self.by_name[name] = BatchTranslator(self._loaders[name], name=name, make_room=self._make_room)
+
+    def bytes_of(self, name: str) -> int:
+        """Return the bytes of a model in memory."""
+        model = self.by_name[name]
+        return model.nbytes if model.translator else 0
+
+    def choose(
+        self, name: str | None, source: str | None, target: str | None
+    ) -> tuple[BatchTranslator, tuple[str, str]]:
+        """Return the first model with a name and languages (None: any) and its codes of them, or raise RefusedError."""
+        if name is not None and name not in self.by_name:
+            hint = suggestion(shown(name), list(self.by_name))
+            raise RefusedError(422, f"there is no model '{shown(name)}'{hint}; there are {', '.join(self.by_name)}")
+        models = [self.by_name[name]] if name is not None else list(self.by_name.values())
+        source = None if source == "auto" else source
+        # A model with exactly these codes comes before one with other codes of the same languages
+        for exact in (True, False):
+            for model in models:
+                codes = _code(source, model.sources, exact), _code(target, model.languages, exact)
+                if all(codes):
+                    self._used = [*(each for each in self._used if each != model.name), model.name]
+                    return model, codes
+        asked = " ".join(f"{word} '{shown(each)}'" for word, each in (("from", source), ("to", target)) if each)
+        known = "; ".join(f"from {', '.join(each.sources)} to {', '.join(each.languages)}" for each in models)
+        raise RefusedError(422, f"this service does not translate {asked}; it translates {known}")
+
+    def _make_room(self, model: BatchTranslator) -> None:
+        """Drop the least recently used models, as far as they and `model` need more than the limit."""
+        others = [each for each in self.by_name.values() if each.translator and each.name != model.name]
+        others.sort(key=lambda each: self._used.index(each.name) if each.name in self._used else -1)
+        while others and model.nbytes + sum(each.nbytes for each in others) > self._most:
+            others.pop(0).translator = None
+            gc.collect()
