@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from torch.utils.data import Sampler
 
-from seq2seq.data.batching import padded_width, token_batches
+from seq2seq.data.batching import exactly, padded_width, token_batches
 from seq2seq.data.multi_corpus import Mixture
 
 # Tokens of a part, and the most parts of an update. An update of fewer tokens has one part; an update of more tokens
@@ -98,24 +98,6 @@ class UpdateCut:
             # A part of long sentences may have fewer rows than micro-batches, whose number must stay the same
             cut += [*pieces, *[IDLE] * (self.micro_batches - len(pieces))]
         return cut
-
-
-def exactly(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
-    """Return `count` batches: halve the fullest if there are fewer, leave out the last if there are more.
-
-    Raises:
-        ValueError: There are fewer rows than `count`.
-    """
-    batches = batches[:count]
-    if (total := sum(map(len, batches))) < count:
-        raise ValueError(f"{total} sentences cannot be cut into {count} batches: raise data.max_tokens, or add data")
-    while missing := count - len(batches):
-        rows = np.fromiter(map(len, batches), dtype=np.int64, count=len(batches))
-        # From the end, so that earlier positions stay valid while the list grows
-        for i in sorted(np.argsort(-rows, kind="stable")[:missing].tolist(), reverse=True):
-            if (half := len(batches[i]) // 2) > 0:
-                batches[i : i + 1] = [batches[i][:half], batches[i][half:]]
-    return batches
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
