@@ -24,6 +24,19 @@ _ATTENTION = {
     "decoder": "seq2seq.mixers.attention.Attention",
     "cross": "seq2seq.mixers.attention.CrossAttention",
 }
+# Parts of a layer by our names (see `plain_weights`), with their names in fairseq and Transformers.
+LAYER = {
+    "mix.norm": ("self_attn_layer_norm",),
+    "mix.f.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "mix.f.out": ("self_attn.out_proj",),
+    "read.norm": ("encoder_attn_layer_norm",),
+    "read.f.query": ("encoder_attn.q_proj",),
+    "read.f.key_value": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "read.f.out": ("encoder_attn.out_proj",),
+    "transform.norm": ("final_layer_norm",),
+    "transform.f.up": ("fc1",),
+    "transform.f.down": ("fc2",),
+}
 # Rows of the table of positions, if a model has no limit.
 POSITIONS = 4096
 

@@ -25,7 +25,8 @@ from seq2seq.inference.imports.shared import (
     read_piece_model,
     refuse_leftovers,
     take,
-    take_layer,
+    take_side,
+    take_tables,
     transformer_settings,
 )
 from seq2seq.inference.imports.torch_pickle import plain, read_torch_pickle
@@ -42,7 +43,7 @@ _RENAMED = (
     (r"\.layer_norms\.2\.", ".final_layer_norm."),
     (r"\.(conv_layer_norm|layer_norm1)\.", ".self_attn_layer_norm."),
     (r"\.layer_norm2\.", ".final_layer_norm."),
-    (r"^decoder\.embed_out(\.weight)?$", "decoder.output_projection.weight"),
+    (r"^decoder\.(embed_out|embed_out\.weight|output_projection\.weight)$", "lm_head.weight"),
 )
 # Arguments of models that compute more than this program's, with weights of the same names.
 _UNREAD = ("cross_self_attention", "encoder_langtok", "decoder_langtok", "langs")
@@ -210,34 +211,18 @@ def _weights(
     theirs: dict[str, Tensor], model: Mapping[str, Any], mixer: Mapping[str, Any], file: Path
 ) -> dict[str, Tensor]:
     """Return the weights by our names."""
-    source = take(theirs, "encoder.embed_tokens.weight")
-    table = take(theirs, "decoder.embed_tokens.weight")
-    output = theirs.pop("decoder.output_projection.weight", table)
-    if model["tie"] == "all":
-        table = source
-    if model["tie"] != "none":
-        output = table
-    weights = {
-        "encoder.embedding.table.weight": source,
-        "decoder.embedding.table.weight": table,
-        "output.weight": output,
-    }
+    weights = take_tables(theirs, prefix="", tie=model["tie"], folder=file)
     if model["tie"] == "none":
-        weights["output.bias"] = output.new_zeros(len(output))
+        weights["output.bias"] = weights["output.weight"].new_zeros(len(weights["output.weight"]))
     for side in ("encoder", "decoder"):
         if (rows := theirs.pop(f"{side}.embed_positions.weight", None)) is not None:
             rows = rows[_FIRST_POSITION:][: model["max_len"]]
             weights[f"{side}.embedding.positions.table.weight"] = rows
-        if model["norm"] == "pre":
-            weights |= {f"{side}.norm.{kind}": take(theirs, f"{side}.layer_norm.{kind}") for kind in ("weight", "bias")}
         convolves = "kernel_size" in mixer[side].get("per_layer", {})
-        for layer in range(model[f"{side}_layers"]):
-            name = f"{side}.layers.{layer}"
-            weights |= take_layer(
-                theirs, name, name, norm=model["norm"], cross=side == "decoder", attends=not convolves
-            )
-            if convolves:
-                weights |= _take_convolution(theirs, name, mixer[side]["num_heads"])
+        layers = model[f"{side}_layers"]
+        weights |= take_side(theirs, side, layers, prefix="", norm=model["norm"], attends=not convolves)
+        for layer in range(layers if convolves else 0):
+            weights |= _take_convolution(theirs, f"{side}.layers.{layer}", mixer[side]["num_heads"])
     refuse_leftovers(theirs, file)
     return weights
 

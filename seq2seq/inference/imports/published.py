@@ -19,20 +19,6 @@ FAMILIES: Mapping[str, Any] = {"marian": marian, "m2m100": m2m100, "fairseq": fa
 _PICKLED = ("fairseq",)
 
 
-def family_of(folder: Path) -> str:
-    """Return the name of the family of a folder or file, or raise ValueError if it is of no known family.
-
-    Raises:
-        ValueError: The folder is of no known family.
-    """
-    found = next((name for name, family in FAMILIES.items() if family.recognizes(folder)), None)
-    if found is None:
-        raise ValueError(
-            f"{folder}: is not recognized as a model of {', '.join(FAMILIES)}; if it is one, name the family by --from"
-        )
-    return found
-
-
 def imported(
     folder: Path,
     *,
@@ -53,7 +39,11 @@ def imported(
         ValueError: The folder is of no known family, lacks a file, holds a model that cannot be expressed, or is not
             trusted.
     """
-    family = family or family_of(folder)
+    family = family or next((name for name, each in FAMILIES.items() if each.recognizes(folder)), None)
+    if family is None:
+        raise ValueError(
+            f"{folder}: is not recognized as a model of {', '.join(FAMILIES)}; if it is one, name the family by --from"
+        )
     if family in _PICKLED and not trust:
         raise ValueError(
             f"{folder}: models of {family} are pickled objects of Python, a format that can carry code. This program "
