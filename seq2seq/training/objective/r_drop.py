@@ -17,7 +17,6 @@ def r_drop_cross_entropy(
     *,
     smoothing: float,
     weight: float,
-    chunk: int | None = None,
 ) -> LossSums:
     """Sum (L(p) + L(q)) / 2 + weight / 4 (KL(p || q) + KL(q || p)) over the positions where `mask` is True.
 
@@ -30,7 +29,6 @@ def r_drop_cross_entropy(
         output: The output layer, whose weight W and bias b get gradients too.
         smoothing: e, the share of the target distribution that is uniform over the vocabulary.
         weight: alpha of the paper (which takes 5 for translation), 0 or more.
-        chunk: Positions whose logits exist at once; None for the default of the device.
 
     Shape:
         features (2, ..., R); target (...) int64; mask (...) bool.
@@ -43,7 +41,7 @@ def r_drop_cross_entropy(
     def costs(logits: Tensor, part: slice) -> Tensor:
         return _costs(logits, labels[part], smoothing, weight)
 
-    return sum_by_chunks(costs, features.flatten(1, -2), output, mask.flatten(), chunk=chunk)  # rows (2, N, R)
+    return sum_by_chunks(costs, features.flatten(1, -2), output, mask.flatten())  # rows (2, N, R)
 
 
 def _costs(logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> Tensor:
