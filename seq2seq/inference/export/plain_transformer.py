@@ -17,6 +17,7 @@ from seq2seq.inference.export.layouts import CODES
 from seq2seq.network.embedding import Embedding
 from seq2seq.network.make_mixer import layer_values
 from seq2seq.network.model import Seq2Seq
+from seq2seq.settings.values import shown
 
 # The mixer of a plain Transformer in each slot.
 _ATTENTION = {
@@ -62,15 +63,12 @@ def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tu
         reasons.append("the source is images (tokenizer=patches)")
     if not model["decoder_layers"]:
         reasons.append("model.decoder_layers is 0 (a classifier)")
-    if not model["residual"]:
-        reasons.append("model.residual is false")
-    if model["encoder_stages"] > 1:
-        reasons.append(f"model.encoder_stages is {model['encoder_stages']}")
     if not model["ffn_dim"]:
         reasons.append("model.ffn_dim is 0")
     # src_positions is null if both sides have the same kind of positions
     values = {**model, "src_positions": model.get("src_positions") or model["positions"]}
-    reasons += [f"model.{key} is {values[key]}" for key, choices in allowed.items() if values[key] not in choices]
+    choices = {"residual": (True,), "encoder_stages": (1,), **allowed}
+    reasons += [f"model.{key} is {shown(values[key])}" for key in choices if values[key] not in choices[key]]
     if reasons:
         raise UnsupportedError(
             f"{what} cannot express this model: {'; '.join(reasons)}. --format huggingface takes "
