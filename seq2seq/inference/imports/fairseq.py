@@ -67,7 +67,10 @@ def read(path: Path, languages: Languages) -> Published:
     Raises:
         ValueError: A file is missing or damaged, or the model cannot be expressed.
     """
-    file = path if path.is_file() else _only_checkpoint(path)
+    found = [path] if path.is_file() else sorted(path.glob("*.pt"))
+    if len(found) != 1:
+        raise ValueError(f"{path}: has {len(found)} files .pt ({', '.join(map(str, found[:5]))}); name one of them")
+    file = found[0]
     folder = file.parent
     state = read_torch_pickle(file)
     args = _args(state, file)
@@ -88,22 +91,14 @@ def read(path: Path, languages: Languages) -> Published:
     )
 
 
-def _only_checkpoint(folder: Path) -> Path:
-    found = sorted(folder.glob("*.pt"))
-    if len(found) != 1:
-        raise ValueError(f"{folder}: has {len(found)} files .pt ({', '.join(map(str, found[:5]))}); name one of them")
-    return found[0]
-
-
 def _args(state: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """Return the arguments of the training as one dictionary, of old and new checkpoints."""
     if state.get("args") is not None:
         return plain(state["args"])
     sections = plain(state.get("cfg") or {})
-    # Arguments of the model decide, since a task may have some of the same name
-    parts = [sections.get(name) for name in ("task", "model")]
     merged: dict[str, Any] = {}
-    for part in parts:
+    # Arguments of the model decide, since a task may have some of the same name
+    for part in (sections.get("task"), sections.get("model")):
         merged |= part if isinstance(part, dict) else {}
     if not merged:
         raise ValueError(f"{file}: is not a checkpoint of fairseq: it has neither args nor cfg")
