@@ -79,7 +79,11 @@ def token_batches(
     classes = _WidthClasses.of(src_lengths, tgt_lengths)
     ranks = classes.rank(src_lengths, tgt_lengths)  # (N,)
     ends = np.cumsum(np.bincount(ranks, minlength=len(classes.cost)))  # (classes,): rows up to the end of each
-    order = _stable_order(ranks, rng if shuffle else None)  # (N,)
+    order = np.arange(len(ranks), dtype=np.int32 if len(ranks) < 1 << 31 else np.int64)  # (N,)
+    if shuffle:
+        rng.shuffle(order)
+    # A stable sort keeps the shuffled order within each class
+    order = order[np.argsort(ranks[order], kind="stable")]
     widest = int(classes.cost[ranks[order[-1]]])
     # In training, such a row would exceed the memory at some later step
     if shuffle and widest > max_tokens:
@@ -169,15 +173,6 @@ def _occurring(lengths: np.ndarray, longest: int) -> np.ndarray:
     for start in range(0, len(lengths), 1 << 20):
         found |= np.bincount(lengths[start : start + (1 << 20)], minlength=longest + 1) > 0
     return found
-
-
-def _stable_order(ranks: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
-    """Sort indices by class; `rng` shuffles the indices of each class."""
-    start = np.arange(len(ranks), dtype=np.int32 if len(ranks) < 1 << 31 else np.int64)
-    if rng is not None:
-        rng.shuffle(start)
-    # A stable sort keeps the shuffled order within each class
-    return start[np.argsort(ranks[start], kind="stable")]
 
 
 def _boundaries(ends: np.ndarray, cost: np.ndarray, max_tokens: int) -> np.ndarray:

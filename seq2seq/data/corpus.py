@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -254,10 +255,8 @@ def limited(corpus: Corpus, limit: int | None, *, seed: int, cache_dir: Path, na
         # A stable sort chooses the first of several equal pairs, for every limit
         np.save(folder / "train.npy", np.sort(np.argsort(np.concatenate(hashes), kind="stable")[:limit]))
 
-    def read(folder: Path) -> np.ndarray:
-        return np.asarray(np.load(folder / "train.npy", mmap_mode="r"))
-
-    rows = cached(cache_dir / f"limit-{fingerprint}", f"the subset of {name}", build=build, read=read)
+    read = functools.partial(_held_rows, split="train")
+    rows = np.asarray(cached(cache_dir / f"limit-{fingerprint}", f"the subset of {name}", build=build, read=read))
     # `rows` are positions in the training split; `inside` are positions in train.arrow
     left = _held_rows(corpus.folder, "train")
     inside = rows if left is None else left[rows]
