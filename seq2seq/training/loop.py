@@ -140,10 +140,9 @@ def make_callbacks(
     console = get_console() if ranks.is_first_process() else Console(quiet=True)
     average = AverageWeights(task.model, settings.ema) if settings.ema else None
     save_last = SaveLast(folder, state, average, origin)
-    agreement = state.budget.agreement
     stopping = Stopping(state)
     validation = Validation(state, save_last)
-    signals = Signals(state, save_last, agreement)
+    signals = Signals(state, save_last)
     # `signals` decides after `validation`, so that a resumed run makes a validation that was due. The batch grows
     # before anything is saved, so that a resumed run has the same batch size.
     growth = [BatchGrowth(settings, state.budget)] if settings.accumulate_start else []
@@ -178,6 +177,6 @@ def make_callbacks(
         # After all callbacks with a state, so that last.ckpt has their states after the validation.
         save_last,
         # After the average includes this update's weights and `ProgressLog` has written its row.
-        WindowEnd(deciders, agreement),
+        WindowEnd(deciders, state.budget.agreement),
     ]
     return [callback for callback in callbacks if callback]

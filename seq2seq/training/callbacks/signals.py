@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import lightning as L
 
-from seq2seq.system.ranks import SIGNALS, Agreement
+from seq2seq.system.ranks import SIGNALS
 from seq2seq.training.callbacks.checkpointing import SaveLast
 from seq2seq.training.lightning_parts.run_state import RunState
 
@@ -48,10 +48,10 @@ class Signals(L.Callback):
     Lightning's own handler of SIGTERM would send the other ranks a message for which they do not wait.
     """
 
-    def __init__(self, state: RunState, last: SaveLast, agreement: Agreement) -> None:
+    def __init__(self, state: RunState, last: SaveLast) -> None:
         self.state = state
         self.last = last
-        self.agreement = agreement
+        self.agreement = state.budget.agreement
         self._signum = 0
         self._handlers = contextlib.ExitStack()
 
