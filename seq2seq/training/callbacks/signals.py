@@ -67,11 +67,12 @@ class Signals(L.Callback):
         """Return the signal that arrived, 0 for none."""
         return (float(self._signum),)
 
-    def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
+    def decide(self, trainer: L.Trainer, agreed: Sequence[float], *, save: bool = True) -> None:
         """Save and end the run if any rank received a signal: it can be resumed exactly from here."""
         if agreed[0]:
             self._signum = 0
-            self.last.save(trainer)
+            if save:
+                self.last.save(trainer)
             raise TrainingInterrupt(int(agreed[0]), f"at update {trainer.global_step}")
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
@@ -83,7 +84,7 @@ class Signals(L.Callback):
     ) -> None:
         """Obey a signal between two batches of the test; there is nothing to save."""
         if batch_idx + 1 < sum(trainer.num_test_batches):
-            self._stop_if_asked(trainer)
+            self.decide(trainer, self.agreement.maxima(self.votes(trainer)), save=False)
 
     def on_exception(self, *_: Any) -> None:
         """Restore the handlers."""
@@ -92,17 +93,12 @@ class Signals(L.Callback):
     def on_train_end(self, trainer: L.Trainer, *_: Any) -> None:
         """Restore the handlers; a signal that arrived after the last validation ends the run before its test."""
         self._handlers.close()
-        self._stop_if_asked(trainer)
+        self.decide(trainer, self.agreement.maxima(self.votes(trainer)), save=False)
 
     def on_test_end(self, trainer: L.Trainer, *_: Any) -> None:
         """Restore the handlers; a signal during the last batch ends the run when its results are written."""
         self._handlers.close()
         self.state.signum = int(self.agreement.maxima(self.votes(trainer))[0])
-
-    def _stop_if_asked(self, trainer: L.Trainer) -> None:
-        if signum := int(self.agreement.maxima(self.votes(trainer))[0]):
-            self._signum = 0
-            raise TrainingInterrupt(signum, f"at update {trainer.global_step}")
 
     def _note(self, signum: int, frame: Any) -> None:
         # Only noted: a handler may run in the middle of an update.
