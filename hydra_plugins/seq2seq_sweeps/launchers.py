@@ -246,7 +246,7 @@ class LocalLauncher(_ReportingLauncher):
         return most - running
 
     def _process(self, job: Any) -> Process:
-        return Process.on_this_host(int(job.job_id))
+        return Process.here(int(job.job_id))
 
     def _gone(self, job: Any) -> str:
         return "its process ended without a result" if job.done() else ""

@@ -79,7 +79,11 @@ def token_batches(
     classes = _WidthClasses.of(src_lengths, tgt_lengths)
     ranks = classes.rank(src_lengths, tgt_lengths)  # (N,)
     ends = np.cumsum(np.bincount(ranks, minlength=len(classes.cost)))  # (classes,): rows up to the end of each
-    order = _stable_order(ranks, rng if shuffle else None)  # (N,)
+    order = np.arange(len(ranks), dtype=np.int32 if len(ranks) < 1 << 31 else np.int64)  # (N,)
+    if shuffle:
+        rng.shuffle(order)
+    # A stable sort keeps the shuffled order within each class
+    order = order[np.argsort(ranks[order], kind="stable")]
     widest = int(classes.cost[ranks[order[-1]]])
     # In training, such a row would exceed the memory at some later step
     if shuffle and widest > max_tokens:
@@ -89,8 +93,8 @@ def token_batches(
             "raise data.max_tokens, or let the cleaning drop it (data.clean.max_length)"
         )
     # A batch is a range of the sorted rows
-    bounds = _split_until(_boundaries(ends, classes.cost, max_tokens), multiple_of)
-    batches = [order[start:end] for start, end in pairwise(bounds)]
+    batches = [order[start:end] for start, end in pairwise(_boundaries(ends, classes.cost, max_tokens))]
+    batches = exactly(batches, aligned(len(batches), multiple_of))
     if shuffle:
         return [batches[i] for i in rng.permutation(len(batches))]
     # Longest first: too little memory shows in the first batch
@@ -171,15 +175,6 @@ def _occurring(lengths: np.ndarray, longest: int) -> np.ndarray:
     return found
 
 
-def _stable_order(ranks: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
-    """Sort indices by class; `rng` shuffles the indices of each class."""
-    start = np.arange(len(ranks), dtype=np.int32 if len(ranks) < 1 << 31 else np.int64)
-    if rng is not None:
-        rng.shuffle(start)
-    # A stable sort keeps the shuffled order within each class
-    return start[np.argsort(ranks[start], kind="stable")]
-
-
 def _boundaries(ends: np.ndarray, cost: np.ndarray, max_tokens: int) -> np.ndarray:
     """Cut sorted rows greedily into batches, and return their bounds, (batches + 1,).
 
@@ -220,20 +215,25 @@ def _fill_up(start: int, i: int, ends: np.ndarray, rows: np.ndarray) -> int:
     return stop
 
 
-def _split_until(bounds: np.ndarray, multiple_of: int) -> np.ndarray:
-    """Halve the fullest batches until their number is a multiple of `multiple_of`; no row is dropped or repeated."""
-    while missing := -(len(bounds) - 1) % multiple_of:
-        rows = np.diff(bounds)
-        fullest = np.argsort(-rows, kind="stable")[:missing]
-        # A batch of one row cannot be halved; the next round halves the new halves
-        fullest = fullest[rows[fullest] > 1]
-        if fullest.size == 0:
-            raise ValueError(
-                f"{int(bounds[-1])} sentences cannot be cut into {multiple_of} batches, for as many processes or the "
-                "parts of a large data.batch_tokens: use fewer devices, smaller updates or more data"
-            )
-        bounds = np.sort(np.concatenate([bounds, bounds[fullest] + rows[fullest] // 2]))
-    return bounds
+def exactly(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
+    """Return `count` batches: halve the fullest if there are fewer, leave out the last if there are more.
+
+    Raises:
+        ValueError: There are fewer rows than `count`.
+    """
+    batches = batches[:count]
+    if (total := sum(map(len, batches))) < count:
+        raise ValueError(
+            f"{total} sentences cannot be cut into {count} batches, for as many processes or the parts of a large "
+            "data.batch_tokens: use fewer devices, smaller updates, larger batches (data.max_tokens) or more data"
+        )
+    while missing := count - len(batches):
+        rows = np.fromiter(map(len, batches), dtype=np.int64, count=len(batches))
+        # From the end, so that earlier positions stay valid while the list grows
+        for i in sorted(np.argsort(-rows, kind="stable")[:missing].tolist(), reverse=True):
+            if (half := len(batches[i]) // 2) > 0:
+                batches[i : i + 1] = [batches[i][:half], batches[i][half:]]
+    return batches
 
 
 def collate(src: Ragged, tgt: Ragged, index: np.ndarray, *, pad_id: int, bos_id: int, src_multiple: int = 1) -> Batch:

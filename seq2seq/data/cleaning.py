@@ -163,19 +163,19 @@ def length_rules(
     names = ["max_length", *(["length_ratio"] * bool(settings.length_ratio))]
     masks = {name: np.zeros(len(src_lengths), dtype=bool) for name in names}
     limit = min(max_tokens, settings.max_length or max_tokens)
+    own_lengths = src_lengths if own_lengths is None else own_lengths
     # Compute in parts, so that no float array is as long as the corpus
     for start in range(0, len(src_lengths), 1 << 20):
         part = slice(start, start + (1 << 20))
         longest = np.maximum(src_lengths[part], tgt_lengths[part])  # (rows of the part,)
         masks["max_length"][part] = longest > limit
         if settings.length_ratio:
-            own = (src_lengths if own_lengths is None else own_lengths)[part]
-            longer, shorter = np.maximum(own, tgt_lengths[part]), np.minimum(own, tgt_lengths[part])
+            sides = own_lengths[part], tgt_lengths[part]
+            longer, shorter = np.maximum(*sides), np.minimum(*sides)
             masks["length_ratio"][part] = (longer > settings.length_ratio * shorter) & (longest <= limit)
     if settings.length_deviation:
-        own = src_lengths if own_lengths is None else own_lengths
         others = np.logical_or.reduce(list(masks.values()))
-        masks["length_deviation"] = _unusual_ratios(own, tgt_lengths, ~others, most=settings.length_deviation)
+        masks["length_deviation"] = _unusual_ratios(own_lengths, tgt_lengths, ~others, most=settings.length_deviation)
     return masks
 
 

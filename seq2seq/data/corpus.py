@@ -35,7 +35,7 @@ class Corpus(NamedTuple):
         read: Training pairs before cleaning.
         fingerprint: Hash of the raw data and of all settings that decide the text.
         folder: Cache folder of the text.
-        train_rows: Sorted rows of train.arrow, if `data.limit` chose a subset of the training split.
+        rows: By split, the sorted rows of train.arrow that it consists of; other splits have a file of their own.
         whole_fingerprint: Fingerprint before the subset was chosen; "" without a subset.
         trained: By split (validation and test), the number of pairs that are also in the training text.
     """
@@ -45,7 +45,7 @@ class Corpus(NamedTuple):
     read: int
     fingerprint: str
     folder: Path
-    train_rows: np.ndarray | None = None
+    rows: Mapping[str, np.ndarray] = MappingProxyType({})
     whole_fingerprint: str = ""
     trained: Mapping[str, int] = MappingProxyType({})
 
@@ -53,12 +53,8 @@ class Corpus(NamedTuple):
         """Read the pairs of a split in order, one block in memory at a time."""
         import pyarrow as pa
 
-        # A split held out of training consists of rows of train.arrow, and so does the rest of the training split
-        own = self.folder / f"{split}.arrow"
-        own = own if own.is_file() else self.folder / "train.arrow"
-        chosen = _held_rows(self.folder, split)
-        if split == "train" and self.train_rows is not None:
-            chosen = self.train_rows
+        chosen = self.rows.get(split)
+        own = self.folder / f"{split if chosen is None else 'train'}.arrow"
         start = 0
         with pa.OSFile(str(own), "rb") as file, pa.ipc.open_stream(file) as batches:
             for batch in batches:
@@ -197,32 +193,29 @@ def _read_corpus(folder: Path, settings: CorpusSettings, fingerprint: str) -> Co
     from datasets import DatasetDict
 
     splits = DatasetDict()
+    rows = {}
     held_out = 0
     for split in (split for split in SPLITS if split in settings.splits):
         named = settings.place(split) is not None
         dataset = _open_arrow(folder / f"{split if named else 'train'}.arrow")
-        rows = _held_rows(folder, split)
-        # `select` copies no text: the file stays mapped, and the rows are indices
-        splits[split] = dataset if rows is None else dataset.select(rows)
+        # For splits held out of training, and for the rest of it; `select` copies no text: the file stays mapped
+        if (folder / f"{split}.npy").is_file():
+            rows[split] = np.load(folder / f"{split}.npy", mmap_mode="r")
+            dataset = dataset.select(rows[split])
+        splits[split] = dataset
         held_out += 0 if named else len(splits[split])
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     dropped = [Dropped(*row) for row in report["dropped"]]
     # Held-out pairs are also read but not trained on
     if held_out:
         dropped.append(Dropped("holdout", held_out, ""))
-    return Corpus(splits, dropped, report["read"], fingerprint, folder, trained=report["trained"])
+    return Corpus(splits, dropped, report["read"], fingerprint, folder, rows=rows, trained=report["trained"])
 
 
 def _open_arrow(path: Path) -> Dataset:
     from datasets import Dataset
 
     return Dataset.from_file(str(path))
-
-
-def _held_rows(folder: Path, split: str) -> np.ndarray | None:
-    """Memory-map the sorted rows of train.arrow that a split consists of; return None if it has its own file."""
-    rows = folder / f"{split}.npy"
-    return np.load(rows, mmap_mode="r") if rows.is_file() else None
 
 
 # Subsets
@@ -259,12 +252,11 @@ def limited(corpus: Corpus, limit: int | None, *, seed: int, cache_dir: Path, na
 
     rows = cached(cache_dir / f"limit-{fingerprint}", f"the subset of {name}", build=build, read=read)
     # `rows` are positions in the training split; `inside` are positions in train.arrow
-    left = _held_rows(corpus.folder, "train")
-    inside = rows if left is None else left[rows]
+    inside = corpus.rows["train"][rows] if "train" in corpus.rows else rows
     return corpus._replace(
         splits=type(corpus.splits)({**corpus.splits, "train": corpus.splits["train"].select(rows)}),
         fingerprint=fingerprint,
         dropped=[*corpus.dropped, Dropped("limit", size - limit, "")],
-        train_rows=inside,
+        rows={**corpus.rows, "train": inside},
         whole_fingerprint=corpus.fingerprint,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from pathlib import Path
@@ -53,16 +54,13 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
 
 def file_fingerprint(path: Path) -> str:
     """Hash a file's content; above 256 MiB, hash its size, mtime, ctime, and its first and last MiB."""
-    digest = hashlib.blake2b(digest_size=8)
+    hash_of = functools.partial(hashlib.blake2b, digest_size=8)
     status = path.stat()
     with path.open("rb") as file:
         if status.st_size <= _HASHED_WHOLE:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        else:
-            # cp -p and tar preserve mtime; no program preserves ctime
-            times = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
-            digest.update(times.encode() + file.read(1 << 20))
-            file.seek(-(1 << 20), os.SEEK_END)
-            digest.update(file.read())
-    return digest.hexdigest()
+            return hashlib.file_digest(file, hash_of).hexdigest()
+        # cp -p and tar preserve mtime; no program preserves ctime
+        times = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+        begin = file.read(1 << 20)
+        file.seek(-(1 << 20), os.SEEK_END)
+        return hash_of(times.encode() + begin + file.read()).hexdigest()

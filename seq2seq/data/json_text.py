@@ -60,13 +60,8 @@ def _texts(record: dict[str, Any], name: str | int) -> dict[Any, Any]:
 
 def _text(path: Path, where: str, record: dict[str, Any], name: str | int) -> str:
     value = _texts(record, name).get(name)
-    if isinstance(value, str):
-        # JSON can escape lone surrogates, which UTF-8 cannot encode
-        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
-    if value is None:
-        return ""
-    if type(value) is int:
-        return str(value)
+    if value is None or type(value) in (str, int):
+        return "" if value is None else str(value)
     kind = {bool: "true or false", float: "a number", list: "a list", dict: "an object"}[type(value)]
     raise ValueError(f"{path}: {where}: {name!r} is {kind}, not text")
 

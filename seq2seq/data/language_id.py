@@ -12,24 +12,6 @@ from seq2seq.system.packages import MissingPackageError, require
 _FAMILIES = {"wuu": "zh", "yue": "zh", "pcm": "en"}
 
 
-def language_of(text: str) -> tuple[str, float] | None:
-    """Return the most probable language of a text, and its probability; None for a text without letters or words.
-
-    The probability is low for a text of few words.
-
-    Returns:
-        A code as of ISO 639-1 where the language has one, such as ("de", 0.98).
-
-    Raises:
-        MissingPackageError: The package is not installed.
-    """
-    if not any(map(str.isalpha, text)):
-        return None
-    code, probability = _identifier().classify(text)
-    # This class is for markup and numbers
-    return None if code == "zxx" else (_FAMILIES.get(code) or code, float(probability))
-
-
 def other_language(text: str, expected: str, *, least: float = 0.8) -> str | None:
     """Return the language of a text that is almost certainly not in the language expected, else None.
 
@@ -37,16 +19,25 @@ def other_language(text: str, expected: str, *, least: float = 0.8) -> str | Non
 
     Args:
         expected: Code of a language; for one that the package does not know, the result is None.
-        least: Smallest probability of the other language.
+        least: Smallest probability of the other language; a text of few words has a low one.
+
+    Returns:
+        A code as of ISO 639-1 where the language has one, such as "de".
     """
+    if not any(map(str.isalpha, text)):
+        return None
     known = primary_subtag(expected)
     try:
-        if known not in _identifier().labels:
-            return None
+        identifier = _identifier()
     except MissingPackageError:
         return None
-    found = language_of(text)
-    return found[0] if found is not None and found[0] != _FAMILIES.get(known, known) and found[1] >= least else None
+    if known not in identifier.labels:
+        return None
+    code, probability = identifier.classify(text)
+    code = _FAMILIES.get(code) or code
+    # The class zxx is for markup and numbers
+    same = code in (_FAMILIES.get(known, known), "zxx")
+    return None if same or probability < least else code
 
 
 @functools.cache

@@ -235,18 +235,15 @@ class Mixture:
 
     def rows(self, epoch: int) -> np.ndarray:
         """Draw the rows of an epoch: counts[i] of corpus i, some repeated if it has fewer."""
-        first = np.cumsum([0, *self.sizes])  # row at which each corpus begins
-        return np.concatenate([first[i] + self._rows_of(i, epoch) for i in range(len(self.sizes))])
-
-    def _rows_of(self, i: int, epoch: int) -> np.ndarray:
-        """Draw the rows of corpus i, counted within it."""
-        size = self.sizes[i]
-        # An epoch is the window [start, end) of an endless sequence of permutations of the corpus
-        start = epoch * self.counts[i]
-        end = start + self.counts[i]
-        rows = []
-        for number in range(start // size, (end - 1) // size + 1):
-            # Seeded by the permutation's number, so that an epoch can be computed without earlier ones
-            order = np.random.default_rng([self.seed, i, number]).permutation(size)
-            rows.append(order[max(0, start - number * size) : end - number * size])
-        return np.concatenate(rows)
+        drawn = []
+        first = 0  # row at which the corpus begins
+        for i, (size, count) in enumerate(zip(self.sizes, self.counts, strict=True)):
+            # An epoch is the window [start, end) of an endless sequence of permutations of the corpus
+            start = epoch * count
+            end = start + count
+            for number in range(start // size, (end - 1) // size + 1):
+                # Seeded by the permutation's number, so that an epoch can be computed without earlier ones
+                order = np.random.default_rng([self.seed, i, number]).permutation(size)
+                drawn.append(first + order[max(0, start - number * size) : end - number * size])
+            first += size
+        return np.concatenate(drawn)

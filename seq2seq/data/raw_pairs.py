@@ -59,13 +59,11 @@ def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "tra
     Raises:
         ValueError: A file or a column is missing, or a file is damaged at its beginning.
     """
+    if repository_of(split, settings) or (not settings.path and is_address(find_files(split, settings)[1][0])):
+        return [], []
     if settings.path:
-        if repository_of(split, settings):
-            return [], []
         # Read train[:1000] from `train`: only whole splits are read without being converted
         settings = replace(settings, **{split: str(settings.place(split)).partition("[")[0]})
-    elif is_address(find_files(split, settings)[1][0]):
-        return [], []
     # Readers are lazy: they stop after the first block that has a pair
     blocks = open_split(split, settings, cache_dir=cache_dir)
     src, tgt = next((block for block in blocks if block[0]), ([], []))

@@ -103,8 +103,10 @@ def in_blocks(read: Callable[P, Iterator[tuple[str, str]]]) -> Callable[P, Itera
 
 
 def one_line(text: str) -> str:
-    """Replace line breaks by spaces, since later files have one sentence a line."""
-    return text.replace("\r\n", " ").replace("\n", " ") if "\n" in text else text
+    """Replace line breaks by spaces and lone surrogates by ?, since later files have one sentence a line in UTF-8."""
+    text = text.replace("\r\n", " ").replace("\n", " ") if "\n" in text else text
+    # JSON can escape lone surrogates
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
@@ -195,9 +197,7 @@ def strings(table: pa.Table, path: tuple[str, ...]) -> Iterator[str]:
     lazy = pa.types.is_dictionary(column.type)
     for value in (scalar.as_py() for scalar in column) if lazy else column.to_pylist():
         # Cleaning drops empty lines from training text; scoring keeps them in their places
-        text = "" if value is None else str(value)
-        # JSON can escape lone surrogates, which UTF-8 cannot encode
-        yield text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+        yield "" if value is None else str(value)
 
 
 def parquet_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:

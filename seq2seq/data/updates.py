@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from torch.utils.data import Sampler
 
-from seq2seq.data.batching import padded_width, token_batches
+from seq2seq.data.batching import exactly, padded_width, token_batches
 from seq2seq.data.multi_corpus import Mixture
 
 # Tokens of a part, and the most parts of an update. An update of fewer tokens has one part; an update of more tokens
@@ -100,24 +100,6 @@ class UpdateCut:
         return cut
 
 
-def exactly(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
-    """Return `count` batches: halve the fullest if there are fewer, leave out the last if there are more.
-
-    Raises:
-        ValueError: There are fewer rows than `count`.
-    """
-    batches = batches[:count]
-    if (total := sum(map(len, batches))) < count:
-        raise ValueError(f"{total} sentences cannot be cut into {count} batches: raise data.max_tokens, or add data")
-    while missing := count - len(batches):
-        rows = np.fromiter(map(len, batches), dtype=np.int64, count=len(batches))
-        # From the end, so that earlier positions stay valid while the list grows
-        for i in sorted(np.argsort(-rows, kind="stable")[:missing].tolist(), reverse=True):
-            if (half := len(batches[i]) // 2) > 0:
-                batches[i : i + 1] = [batches[i][:half], batches[i][half:]]
-    return batches
-
-
 @dataclasses.dataclass(kw_only=True, eq=False)
 class TokenBatchSampler(Sampler[np.ndarray]):
     """Batch sampler with a token budget, for one rank.
@@ -151,8 +133,7 @@ class TokenBatchSampler(Sampler[np.ndarray]):
     lengths_in: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank {self.rank} is not in a world of {self.world_size}")
+        assert 0 <= self.rank < self.world_size
         self.epoch = 0
         self.start = 0  # batches that the next iteration skips
         self._cached: tuple[int, list[np.ndarray]] | None = None  # (epoch, batches)

@@ -12,7 +12,7 @@ from seq2seq.data.tokenizer import same_pieces
 from seq2seq.metadata import KEY
 from seq2seq.runs.folder import BUDGETS, HARMLESS, ORIGIN, PER_PROCESS, ROUNDING, RunFolder, with_window
 from seq2seq.runs.results import read_config
-from seq2seq.runs.training_state import is_whole, newest_state, read_state, require_fit, updates
+from seq2seq.runs.training_state import newest_state, read_state, require_fit, updates
 from seq2seq.settings.dicts import differences, without
 from seq2seq.settings.run import present_settings
 from seq2seq.settings.values import written
@@ -164,7 +164,7 @@ class Resumed(NamedTuple):
             changed += [_change(*each) for each in budgets if _moves_rates(each[0], before, now)]
         require_fit(payload, config, path)
         step = payload["global_step"]
-        later = updates(folder.last) if path != folder.last and is_whole(folder.last) else None
+        later = updates(folder.last) if path != folder.last else None
         if later is not None and later > step:
             raise ValueError(
                 f"resume={path} is of update {step:,}, and the run in {folder.path} has continued to update {later:,}: "

@@ -105,18 +105,10 @@ def require_whole(path: Path) -> None:
         raise ValueError(f"{path}: is damaged")
 
 
-def is_whole(path: Path) -> bool:
-    """Return True for a state that `require_whole` accepts."""
+def updates(path: Path) -> int | None:
+    """Return the number of updates of a state; None if it is damaged or missing."""
     try:
         require_whole(path)
-    except ValueError:
-        return False
-    return True
-
-
-def updates(path: Path) -> int | None:
-    """Return the number of updates of a state; None if it cannot be read."""
-    try:
         return read_state(path, mmap=True)["global_step"]
     except ValueError:
         return None

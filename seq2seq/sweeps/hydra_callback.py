@@ -97,9 +97,8 @@ class JobRecords(Callback):
             # One line, for `compare --watch`
             job = dataclasses.replace(job, state="failed", error=" ".join(f"{name}{error}".split()))
             print(f"train: {job.title()} FAILED: {job.error}", file=sys.stderr, flush=True)
+            _clear_frames(error)
         job.write()
-        if job_return.status is JobStatus.FAILED:
-            _clear_frames(job_return._return_value)
 
     def _job(self, config: DictConfig, *, state: str) -> Job:
         """Describe the job of this process."""

@@ -43,14 +43,10 @@ class Process:
     slurm: str = ""
 
     @classmethod
-    def here(cls) -> Process:
-        """Describe this process, and the SLURM job that it is part of."""
-        return cls.on_this_host(os.getpid(), this_job())
-
-    @classmethod
-    def on_this_host(cls, pid: int, slurm: str = "") -> Process:
-        """Describe a process of this host by its process id."""
-        return cls(host=socket.gethostname(), pid=pid, slurm=slurm)
+    def here(cls, pid: int | None = None) -> Process:
+        """Describe a process of this host; by default this process, and the SLURM job that it is part of."""
+        slurm = this_job() if pid is None else ""
+        return cls(host=socket.gethostname(), pid=pid or os.getpid(), slurm=slurm)
 
     @property
     def local(self) -> bool:
@@ -137,14 +133,8 @@ class Job:
     def write(self) -> None:
         """Write the record, with a relative path of the run, so that a tree of runs can be moved."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        record = {
-            "overrides": list(self.overrides),
-            "state": self.state,
-            "run": os.path.relpath(self.run, self.folder) if self.run else None,
-            "error": self.error,
-            "log": self.log,
-            "process": dataclasses.asdict(self.process),
-        }
+        record = dataclasses.asdict(self) | {"run": self.run and os.path.relpath(self.run, self.folder)}
+        del record["folder"]
         write_json(self.folder / RECORD, record)
 
     @classmethod

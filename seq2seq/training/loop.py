@@ -94,7 +94,7 @@ from seq2seq.runs.folder import RunFolder
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.system import ranks
 from seq2seq.training.callbacks.batch_growth import BatchGrowth
-from seq2seq.training.callbacks.checkpointing import KeepBest, KeepLast, LastCheckpoint, SaveLast, SetResultsAside
+from seq2seq.training.callbacks.checkpointing import KeepBest, KeepLast, SaveLast, SetResultsAside
 from seq2seq.training.callbacks.ema import AverageWeights
 from seq2seq.training.callbacks.median_stopping import MedianStop
 from seq2seq.training.callbacks.profiler import Profile
@@ -139,12 +139,10 @@ def make_callbacks(
     # Several callbacks share these objects. `LogHandler` prints on the same console.
     console = get_console() if ranks.is_first_process() else Console(quiet=True)
     average = AverageWeights(task.model, settings.ema) if settings.ema else None
-    last = LastCheckpoint(folder, state, average)
-    agreement = state.budget.agreement
+    save_last = SaveLast(folder, state, average, origin)
     stopping = Stopping(state)
-    validation = Validation(state, last)
-    signals = Signals(state, last, agreement)
-    save_last = SaveLast(last, state, origin)
+    validation = Validation(state, save_last)
+    signals = Signals(state, save_last)
     # `signals` decides after `validation`, so that a resumed run makes a validation that was due. The batch grows
     # before anything is saved, so that a resumed run has the same batch size.
     growth = [BatchGrowth(settings, state.budget)] if settings.accumulate_start else []
@@ -179,6 +177,6 @@ def make_callbacks(
         # After all callbacks with a state, so that last.ckpt has their states after the validation.
         save_last,
         # After the average includes this update's weights and `ProgressLog` has written its row.
-        WindowEnd(deciders, agreement),
+        WindowEnd(deciders, state.budget.agreement),
     ]
     return [callback for callback in callbacks if callback]

@@ -39,7 +39,7 @@ from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.bounds.budget import Budget
 from seq2seq.training.bounds.divergence import Divergence
 from seq2seq.training.bounds.faults import TrainingFault
-from seq2seq.training.callbacks.checkpointing import LastCheckpoint
+from seq2seq.training.callbacks.checkpointing import SaveLast
 from seq2seq.training.callbacks.progress import ProgressLog
 from seq2seq.training.lightning_parts.checkpoint_io import AtomicCheckpointIO
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
@@ -772,14 +772,14 @@ def test_stops_around_the_end_of_an_epoch_change_nothing(corpus, tmp_path, stops
 
 def test_a_kill_while_last_is_written_loses_no_step_checkpoint(corpus, tmp_path, monkeypatch):
     given = ("run=it", "trainer.max_steps=3", "trainer.val_steps=1", "trainer.keep_last=3", "trainer.test=false")
-    save = LastCheckpoint.save
+    save = SaveLast.save
 
-    def killed(self: LastCheckpoint, trainer: L.Trainer) -> None:
+    def killed(self: SaveLast, trainer: L.Trainer) -> None:
         save(self, trainer)
         if trainer.global_step == 2:
             raise RuntimeError("killed")
 
-    monkeypatch.setattr(LastCheckpoint, "save", killed)
+    monkeypatch.setattr(SaveLast, "save", killed)
     with pytest.raises(RuntimeError, match="killed"):
         execute(toycorpus.settings(corpus, tmp_path, *given))
     monkeypatch.undo()

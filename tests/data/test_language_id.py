@@ -7,25 +7,24 @@ import sys
 import pytest
 
 from seq2seq.data import language_id
-from seq2seq.data.language_id import language_of, other_language
+from seq2seq.data.language_id import other_language
 from seq2seq.system.packages import MissingPackageError
 
 
 # Reading the model takes seconds
 @pytest.mark.slow
-def test_a_language_and_its_probability():
+def test_a_language_by_its_probability():
     pytest.importorskip("py3langid")
     for text, expected in (
         ("Der Mann schläft auf dem Sofa.", "de"),
         ("A man sleeps on the sofa in the kitchen.", "en"),
         ("これはペンです", "ja"),
     ):
-        code, probability = language_of(text) or ("", 0.0)
-        assert code == expected
-        assert 0.8 < probability <= 1
+        assert other_language(text, "fr") == expected
+        assert other_language(text, "fr", least=1.01) is None
     # A word or a name is in no language for certain
-    assert (language_of("Obama") or ("", 1.0))[1] < 0.1
-    assert language_of("") is language_of("12 + 3 = 15") is None
+    assert other_language("Obama", "fr", least=0.1) is None
+    assert other_language("", "fr", least=0.0) is other_language("12 + 3 = 15", "fr", least=0.0) is None
 
 
 @pytest.mark.slow
@@ -45,5 +44,5 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "py3langid.langid", None)
     language_id._identifier.cache_clear()
     with pytest.raises(MissingPackageError, match="py3langid"):
-        language_of("Guten Morgen.")
+        language_id._identifier()
     assert other_language("Guten Morgen, liebe Leute.", "en") is None

@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 from seq2seq.kernels.cross_entropy import cross_entropy_, is_served
 from seq2seq.kernels.cross_entropy.reference import cross_entropy_reference
 from seq2seq.kernels.cross_entropy.triton import constants
+from seq2seq.training.objective import loss as losses
 from seq2seq.training.objective.loss import projected_cross_entropy
 
 REPRESENTATIVE = {
@@ -186,11 +187,13 @@ def batch(vocab: int, dtype: torch.dtype) -> tuple[Tensor, nn.Linear, Tensor, Te
     return features, output, target, mask
 
 
-@pytest.mark.parametrize("chunk", [4, None])
-def test_projected_loss_with_the_kernel(chunk):
+@pytest.mark.parametrize("chunk", [4, 4096])
+def test_projected_loss_with_the_kernel(monkeypatch, chunk):
     """Value and gradients agree with torch's cross entropy in float64."""
+    for name in ("_CPU_CHUNK", "_GPU_CHUNK"):
+        monkeypatch.setattr(losses, name, chunk)
     features, output, target, mask = batch(2100, torch.float32)
-    found = projected_cross_entropy(features, output, target, mask, smoothing=0.1, chunk=chunk, backend="triton")
+    found = projected_cross_entropy(features, output, target, mask, smoothing=0.1, backend="triton")
     ours = torch.autograd.grad(2.5 * found.loss, [features, *output.parameters()])
     wide = [part.detach().double().requires_grad_() for part in (features, *output.parameters())]
     logits = F.linear(*wide)[mask]

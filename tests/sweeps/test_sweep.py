@@ -136,7 +136,7 @@ def test_a_damaged_record_is_a_failed_job(tmp_path):
 
 def test_job_without_its_process_has_failed(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    here = Process.on_this_host(process.pid)
+    here = Process.here(process.pid)
     job = Job(tmp_path / "0", (), "running", process=here)
     job.write()
     assert job.checked() == job
@@ -202,7 +202,7 @@ def test_local_job_that_is_killed_before_it_starts_is_reported(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     job = Job(tmp_path / "0", (), "waiting")
     job.write()
-    job.submitted(Process.on_this_host(process.pid))
+    job.submitted(Process.here(process.pid))
     assert [each.checked().state for each in read_jobs(tmp_path)] == ["waiting"]
     process.communicate(b"\n")
     assert [each.checked().error for each in read_jobs(tmp_path)] == ["ended before it started (its process is gone)"]

@@ -16,23 +16,23 @@ from torch import nn
 from seq2seq import checkpoint
 from seq2seq.settings.compose import chosen_settings, resolved_settings, typed_mixers
 from seq2seq.settings.run import read_settings
+from seq2seq.training.objective import loss as losses
 from seq2seq.training.objective.word_distillation import distilled_cross_entropy
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
 
 
-@pytest.mark.parametrize("chunk", [None, 1, 7])
+@pytest.mark.parametrize("chunk", [256, 1, 7])
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("bias", [True, False])
-def test_agrees_with_torch(chunk, weight, smoothing, bias):
+def test_agrees_with_torch(monkeypatch, chunk, weight, smoothing, bias):
     """Students and teachers of different widths."""
+    monkeypatch.setattr(losses, "_SMALL_CPU_CHUNK", chunk)
     both, output, target, mask = example(bias=bias)
     features = both[0].detach().requires_grad_()
     teacher = torch.randn(*target.shape, 3).double(), nn.Linear(3, 13, bias=bias).double()
-    fast = distilled_cross_entropy(
-        features, output, target, mask, teacher=teacher, smoothing=smoothing, weight=weight, chunk=chunk
-    )
+    fast = distilled_cross_entropy(features, output, target, mask, teacher=teacher, smoothing=smoothing, weight=weight)
     rows = output(features)[mask]
     hard = F.cross_entropy(rows, target[mask], label_smoothing=smoothing, reduction="sum")
     soft = F.cross_entropy(rows, teacher[1](teacher[0])[mask].softmax(-1).detach(), reduction="sum")

@@ -98,14 +98,10 @@ def _set_layer(spec: Any, weights: Mapping[str, Tensor], layer: str) -> None:
 
 def _set(spec: Any, weights: Mapping[str, Tensor], name: str) -> None:
     """Set the weights of a linear layer or a layer norm."""
-    own = {kind: _numbers(weights[f"{name}.{kind}"]) for kind in ("weight", "bias") if f"{name}.{kind}" in weights}
-    if name.endswith("norm"):
-        spec.gamma = own["weight"]
-        spec.beta = own["bias"]
-    else:
-        spec.weight = own["weight"]
-        if "bias" in own:
-            spec.bias = own["bias"]
+    theirs = {"weight": "gamma", "bias": "beta"} if name.endswith("norm") else {"weight": "weight", "bias": "bias"}
+    for kind, attribute in theirs.items():
+        if f"{name}.{kind}" in weights:
+            setattr(spec, attribute, _numbers(weights[f"{name}.{kind}"]))
 
 
 def _numbers(weight: Tensor) -> Any:

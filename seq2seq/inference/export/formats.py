@@ -73,10 +73,8 @@ def _write_huggingface(folder: Path, loaded: Loaded, origin: Origin) -> Exported
 
     agreed, notes = {}, []
     try:
-        (folder / "marian").mkdir()
         agreed["MarianMTModel"] = write_marian(folder / "marian", loaded)
     except (UnsupportedError, MissingPackageError) as error:
-        (folder / "marian").rmdir()
         notes.append(f"without the folder marian: {error}")
     write_safetensors(folder, loaded, origin, marian=bool(agreed))
     # safetensors makes files that only their owner can read

@@ -49,31 +49,27 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
         """Transform x (..., in), or only the given rows of x (N, in), possibly no rows."""
-        size = x.abs().amax(-1, keepdim=True)  # max |x|, (..., 1)
         if not torch.compiler.is_exporting():
-            # A row of zeros stays zero; in a graph 0 / 0 becomes some integer, and its product with 0 is 0
-            size = size.clamp(min=_TINY)
+            x = x if rows is None else x.index_select(0, rows)
+            return int8_linear(x, self.integers.t().to(x.dtype), self.scale, self.bias)
+        size = x.abs().amax(-1, keepdim=True)  # max |x|, (..., 1)
+        # A row of zeros: 0 / 0 becomes some integer, and its product with 0 is 0
         x = x / size
         if rows is not None:
             # Selected after the maximum, whose shape is wrong in ONNX Runtime if there are no rows
             x, size = x.index_select(0, rows), size.index_select(0, rows)
-        y = self._product(x) * size
-        return y if self.bias is None else y + self.bias
-
-    def _product(self, x: Tensor) -> Tensor:
-        """Multiply x (..., in), with values between -1 and 1, by the weights: (..., out)."""
-        if not torch.compiler.is_exporting():
-            return (x / self.step).round() @ self.integers.to(x.dtype) * (self.step * self.scale)
         symbolic = torch.onnx.ops.symbolic
         rounded = symbolic("QuantizeLinear", [x, self.step, self.zero], dtype=torch.uint8, shape=x.shape)
         given = [rounded, self.integers, self.step, self.scale, self.zero]
         shape = (*x.shape[:-1], self.integers.shape[1])
         name = "com.microsoft::MatMulIntegerToFloat"
-        return symbolic(name, given, dtype=torch.float32, shape=shape, version=1)
+        y = symbolic(name, given, dtype=torch.float32, shape=shape, version=1) * size
+        return y if self.bias is None else y + self.bias
 
 
 def int8_linear(x: Tensor, integers: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """Transform x (N, D) like an `Int8Linear`, with integers (U, D) as floating-point numbers."""
+    """Transform x (..., D) like an `Int8Linear`, with integers (U, D) as floating-point numbers."""
+    # A row of zeros stays zero
     size = x.abs().amax(-1, keepdim=True).clamp(min=_TINY)
     step = torch.tensor(1.0 / _ACTIVATION)
     y = F.linear((x / size / step).round(), integers) * (step * scale) * size

@@ -16,6 +16,7 @@ from seq2seq.data.moses_bpe import MosesBpe
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.export.agreement import Rows, drawn_sources, require_agreement, specials
 from seq2seq.inference.export.plain_transformer import (
+    LAYER,
     UnsupportedError,
     halves_order,
     plain_weights,
@@ -123,38 +124,15 @@ def _weights(loaded: Loaded) -> dict[str, Tensor]:
         "final_logits_bias": ours.get("output.bias", torch.zeros(len(ours["output.weight"])))[None],
     }
     for side, stack in (("encoder", loaded.model.encoder.layers), ("decoder", loaded.model.decoder.layers)):
-        for number in range(len(stack)):
-            layer = f"{side}.layers.{number}"
-            mine = {name.removeprefix(f"{layer}."): part for name, part in ours.items() if name.startswith(f"{layer}.")}
-            weights |= {f"model.{layer}.{name}": part for name, part in _layer(mine).items()}
-    return weights
-
-
-def _layer(ours: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of one layer by Marian's names."""
-    copied = {
-        "self_attn_layer_norm": "mix.norm",
-        "fc1": "transform.f.up",
-        "fc2": "transform.f.down",
-        "final_layer_norm": "transform.norm",
-    }
-    # Projections that ours has side by side
-    projections = {"mix.f.qkv": ("self_attn", "qkv"), "mix.f.out": ("self_attn", ("out",))}
-    if "read.f.query.weight" in ours:
-        copied["encoder_attn_layer_norm"] = "read.norm"
-        projections |= {
-            "read.f.query": ("encoder_attn", "q"),
-            "read.f.key_value": ("encoder_attn", "kv"),
-            "read.f.out": ("encoder_attn", ("out",)),
-        }
-    weights = {
-        f"{theirs}.{kind}": ours[f"{name}.{kind}"] for theirs, name in copied.items() for kind in ("weight", "bias")
-    }
-    for name, (attention, parts) in projections.items():
-        weight = ours[f"{name}.weight"]
-        bias = ours.get(f"{name}.bias", torch.zeros(len(weight)))
-        for part, one, other in zip(parts, weight.chunk(len(parts)), bias.chunk(len(parts)), strict=True):
-            weights |= {f"{attention}.{part}_proj.weight": one, f"{attention}.{part}_proj.bias": other}
+        for layer in (f"{side}.layers.{number}" for number in range(len(stack))):
+            for name, parts in LAYER.items():
+                weight = ours.get(f"{layer}.{name}.weight")
+                # An encoder reads no source
+                if weight is None:
+                    continue
+                bias = ours.get(f"{layer}.{name}.bias", torch.zeros(len(weight)))
+                for part, one, other in zip(parts, weight.chunk(len(parts)), bias.chunk(len(parts)), strict=True):
+                    weights |= {f"model.{layer}.{part}.weight": one, f"model.{layer}.{part}.bias": other}
     return weights
 
 

@@ -17,12 +17,26 @@ from seq2seq.inference.export.layouts import CODES
 from seq2seq.network.embedding import Embedding
 from seq2seq.network.make_mixer import layer_values
 from seq2seq.network.model import Seq2Seq
+from seq2seq.settings.values import shown
 
 # The mixer of a plain Transformer in each slot.
 _ATTENTION = {
     "encoder": "seq2seq.mixers.attention.Attention",
     "decoder": "seq2seq.mixers.attention.Attention",
     "cross": "seq2seq.mixers.attention.CrossAttention",
+}
+# Parts of a layer by our names (see `plain_weights`), with their names in fairseq and Transformers.
+LAYER = {
+    "mix.norm": ("self_attn_layer_norm",),
+    "mix.f.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "mix.f.out": ("self_attn.out_proj",),
+    "read.norm": ("encoder_attn_layer_norm",),
+    "read.f.query": ("encoder_attn.q_proj",),
+    "read.f.key_value": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "read.f.out": ("encoder_attn.out_proj",),
+    "transform.norm": ("final_layer_norm",),
+    "transform.f.up": ("fc1",),
+    "transform.f.down": ("fc2",),
 }
 # Rows of the table of positions, if a model has no limit.
 POSITIONS = 4096
@@ -51,15 +65,12 @@ def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tu
         reasons.append("source words have factors (tokenizer.factors)")
     if not model["decoder_layers"]:
         reasons.append("model.decoder_layers is 0 (a classifier)")
-    if not model["residual"]:
-        reasons.append("model.residual is false")
-    if model["encoder_stages"] > 1:
-        reasons.append(f"model.encoder_stages is {model['encoder_stages']}")
     if not model["ffn_dim"]:
         reasons.append("model.ffn_dim is 0")
     # src_positions is null if both sides have the same kind of positions
     values = {**model, "src_positions": model.get("src_positions") or model["positions"]}
-    reasons += [f"model.{key} is {values[key]}" for key, choices in allowed.items() if values[key] not in choices]
+    choices = {"residual": (True,), "encoder_stages": (1,), **allowed}
+    reasons += [f"model.{key} is {shown(values[key])}" for key in choices if values[key] not in choices[key]]
     if reasons:
         raise UnsupportedError(
             f"{what} cannot express this model: {'; '.join(reasons)}. --format huggingface takes "

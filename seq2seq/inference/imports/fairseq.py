@@ -25,7 +25,8 @@ from seq2seq.inference.imports.shared import (
     read_piece_model,
     refuse_leftovers,
     take,
-    take_layer,
+    take_side,
+    take_tables,
     transformer_settings,
 )
 from seq2seq.inference.imports.torch_pickle import plain, read_torch_pickle
@@ -42,7 +43,7 @@ _RENAMED = (
     (r"\.layer_norms\.2\.", ".final_layer_norm."),
     (r"\.(conv_layer_norm|layer_norm1)\.", ".self_attn_layer_norm."),
     (r"\.layer_norm2\.", ".final_layer_norm."),
-    (r"^decoder\.embed_out(\.weight)?$", "decoder.output_projection.weight"),
+    (r"^decoder\.(embed_out|embed_out\.weight|output_projection\.weight)$", "lm_head.weight"),
 )
 # Arguments of models that compute more than this program's, with weights of the same names.
 _UNREAD = ("cross_self_attention", "encoder_langtok", "decoder_langtok", "langs")
@@ -66,7 +67,10 @@ def read(path: Path, languages: Languages) -> Published:
     Raises:
         ValueError: A file is missing or damaged, or the model cannot be expressed.
     """
-    file = path if path.is_file() else _only_checkpoint(path)
+    found = [path] if path.is_file() else sorted(path.glob("*.pt"))
+    if len(found) != 1:
+        raise ValueError(f"{path}: has {len(found)} files .pt ({', '.join(map(str, found[:5]))}); name one of them")
+    file = found[0]
     folder = file.parent
     state = read_torch_pickle(file)
     args = _args(state, file)
@@ -87,22 +91,14 @@ def read(path: Path, languages: Languages) -> Published:
     )
 
 
-def _only_checkpoint(folder: Path) -> Path:
-    found = sorted(folder.glob("*.pt"))
-    if len(found) != 1:
-        raise ValueError(f"{folder}: has {len(found)} files .pt ({', '.join(map(str, found[:5]))}); name one of them")
-    return found[0]
-
-
 def _args(state: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """Return the arguments of the training as one dictionary, of old and new checkpoints."""
     if state.get("args") is not None:
         return plain(state["args"])
     sections = plain(state.get("cfg") or {})
-    # Arguments of the model decide, since a task may have some of the same name
-    parts = [sections.get(name) for name in ("task", "model")]
     merged: dict[str, Any] = {}
-    for part in parts:
+    # Arguments of the model decide, since a task may have some of the same name
+    for part in (sections.get("task"), sections.get("model")):
         merged |= part if isinstance(part, dict) else {}
     if not merged:
         raise ValueError(f"{file}: is not a checkpoint of fairseq: it has neither args nor cfg")
@@ -210,34 +206,18 @@ def _weights(
     theirs: dict[str, Tensor], model: Mapping[str, Any], mixer: Mapping[str, Any], file: Path
 ) -> dict[str, Tensor]:
     """Return the weights by our names."""
-    source = take(theirs, "encoder.embed_tokens.weight")
-    table = take(theirs, "decoder.embed_tokens.weight")
-    output = theirs.pop("decoder.output_projection.weight", table)
-    if model["tie"] == "all":
-        table = source
-    if model["tie"] != "none":
-        output = table
-    weights = {
-        "encoder.embedding.table.weight": source,
-        "decoder.embedding.table.weight": table,
-        "output.weight": output,
-    }
+    weights = take_tables(theirs, prefix="", tie=model["tie"], folder=file)
     if model["tie"] == "none":
-        weights["output.bias"] = output.new_zeros(len(output))
+        weights["output.bias"] = weights["output.weight"].new_zeros(len(weights["output.weight"]))
     for side in ("encoder", "decoder"):
         if (rows := theirs.pop(f"{side}.embed_positions.weight", None)) is not None:
             rows = rows[_FIRST_POSITION:][: model["max_len"]]
             weights[f"{side}.embedding.positions.table.weight"] = rows
-        if model["norm"] == "pre":
-            weights |= {f"{side}.norm.{kind}": take(theirs, f"{side}.layer_norm.{kind}") for kind in ("weight", "bias")}
         convolves = "kernel_size" in mixer[side].get("per_layer", {})
-        for layer in range(model[f"{side}_layers"]):
-            name = f"{side}.layers.{layer}"
-            weights |= take_layer(
-                theirs, name, name, norm=model["norm"], cross=side == "decoder", attends=not convolves
-            )
-            if convolves:
-                weights |= _take_convolution(theirs, name, mixer[side]["num_heads"])
+        layers = model[f"{side}_layers"]
+        weights |= take_side(theirs, side, layers, prefix="", norm=model["norm"], attends=not convolves)
+        for layer in range(layers if convolves else 0):
+            weights |= _take_convolution(theirs, f"{side}.layers.{layer}", mixer[side]["num_heads"])
     refuse_leftovers(theirs, file)
     return weights
 

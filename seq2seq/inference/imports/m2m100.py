@@ -43,12 +43,6 @@ _TYPES = {"<unk>": b"\x18\x02", "<s>": b"\x18\x03", "</s>": b"\x18\x03"}
 _BPE = b"\x18\x02"
 
 
-def recognizes(folder: Path) -> bool:
-    """Return True for a folder of an M2M100ForConditionalGeneration, or of its mixture of experts."""
-    config = read_json_or_none(folder / "config.json") or {}
-    return config.get("model_type") in ("m2m_100", "nllb-moe")
-
-
 def read(folder: Path, languages: shared.Languages) -> shared.Published:
     """Read a folder of M2M100ForConditionalGeneration with NllbTokenizer or M2M100Tokenizer.
 

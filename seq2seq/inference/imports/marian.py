@@ -28,12 +28,6 @@ _SPECIAL = {"bos": "decoder_start_token_id", "eos": "eos_token_id", "pad": "pad_
 _NAME = re.compile(r"opus-mt-(?:[\w-]+-)??([A-Za-z_]{2,})-([A-Za-z_]{2,})")
 
 
-def recognizes(folder: Path) -> bool:
-    """Return True for a folder of a MarianMTModel."""
-    config = read_json_or_none(folder / "config.json") or {}
-    return config.get("model_type") == "marian"
-
-
 def read(folder: Path, languages: Languages) -> Published:
     """Read a folder of MarianMTModel and MarianTokenizer.
 
@@ -42,13 +36,10 @@ def read(folder: Path, languages: Languages) -> Published:
     """
     config = read_json(file_in(folder, "config.json"))
     about = read_json_or_none(folder / "tokenizer_config.json") or {}
+    of_targets = "target_vocab.json" if about.get("separate_vocabs") else "vocab.json"
     sides = {
         "src_model": ("source.spm", "vocab.json", "vocab_size"),
-        "tgt_model": (
-            "target.spm",
-            "target_vocab.json" if about.get("separate_vocabs") else "vocab.json",
-            "decoder_vocab_size",
-        ),
+        "tgt_model": ("target.spm", of_targets, "decoder_vocab_size"),
     }
     tags: dict[str, str] = {}
     models = {}

@@ -13,24 +13,13 @@ from seq2seq.metadata import describe
 from seq2seq.metrics.scorers import tokenize_for
 from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.system.errors import first_line
+from seq2seq.system.json_file import read_json_or_none
 
-# Each module recognizes the folders of a family, and reads them.
+# Each module reads the folders of a family.
 FAMILIES: Mapping[str, Any] = {"marian": marian, "m2m100": m2m100, "fairseq": fairseq}
+# Families by the entry model_type of config.json.
+_MODEL_TYPES = {"marian": "marian", "m2m_100": "m2m100", "nllb-moe": "m2m100"}
 _PICKLED = ("fairseq",)
-
-
-def family_of(folder: Path) -> str:
-    """Return the name of the family of a folder or file, or raise ValueError if it is of no known family.
-
-    Raises:
-        ValueError: The folder is of no known family.
-    """
-    found = next((name for name, family in FAMILIES.items() if family.recognizes(folder)), None)
-    if found is None:
-        raise ValueError(
-            f"{folder}: is not recognized as a model of {', '.join(FAMILIES)}; if it is one, name the family by --from"
-        )
-    return found
 
 
 def imported(
@@ -53,7 +42,14 @@ def imported(
         ValueError: The folder is of no known family, lacks a file, holds a model that cannot be expressed, or is not
             trusted.
     """
-    family = family or family_of(folder)
+    config = read_json_or_none(folder / "config.json") or {}
+    family = family or _MODEL_TYPES.get(str(config.get("model_type")))
+    if family is None and fairseq.recognizes(folder):
+        family = "fairseq"
+    if family is None:
+        raise ValueError(
+            f"{folder}: is not recognized as a model of {', '.join(FAMILIES)}; if it is one, name the family by --from"
+        )
     if family in _PICKLED and not trust:
         raise ValueError(
             f"{folder}: models of {family} are pickled objects of Python, a format that can carry code. This program "

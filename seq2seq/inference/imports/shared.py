@@ -15,6 +15,7 @@ from torch import Tensor
 from seq2seq.checkpoint import MAX_TOKENIZER
 from seq2seq.data.languages import primary_subtag
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.inference.export.plain_transformer import LAYER
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.values import shown
 from seq2seq.system.errors import first_line
@@ -23,7 +24,6 @@ from seq2seq.system.json_file import read_json
 
 # Activations by the names of other programs.
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
-_TABLES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
 _CODE = re.compile(r"\w[\w-]*")
 # Ends of the names of biases of attention, in our terms.
 _BIASES = (".f.query_bias", ".f.value_bias", ".f.query.bias", ".f.out.bias")
@@ -156,70 +156,60 @@ def take(weights: dict[str, Tensor], name: str) -> Tensor:
     return weights.pop(name)
 
 
-def take_layer(
-    weights: dict[str, Tensor], theirs: str, ours: str, *, norm: str, cross: bool, attends: bool = True
+def take_side(
+    theirs: dict[str, Tensor], side: str, layers: int, *, prefix: str, norm: str, attends: bool = True
 ) -> dict[str, Tensor]:
-    """Remove the weights of a Transformer layer in the names of fairseq and Transformers; return them by our names.
+    """Remove the layers of a Transformer's encoder or decoder, and its last norm; return them by our names.
 
     Args:
-        theirs: Their prefix, such as model.encoder.layers.0.
-        ours: Our prefix, such as encoder.layers.0.
+        theirs: Weights in the names of fairseq and Transformers.
+        side: "encoder" or "decoder".
+        prefix: What precedes the side in their names.
         norm: "pre" or "post".
-        cross: The layer reads the source, too.
-        attends: Its self mixer is attention; the weights of any other stay.
+        attends: The self mixers are attention; the weights of any other stay.
     """
-    copied = {
-        "self_attn_layer_norm": f"mix.{norm}_norm",
-        "fc1": "transform.f.up",
-        "fc2": "transform.f.down",
-        "final_layer_norm": f"transform.{norm}_norm",
-    }
-    if attends:
-        copied["self_attn.out_proj"] = "mix.f.out"
-    if cross:
-        copied |= {
-            "encoder_attn.q_proj": "read.f.query",
-            "encoder_attn.out_proj": "read.f.out",
-            "encoder_attn_layer_norm": f"read.{norm}_norm",
-        }
-    found = {
-        f"{ours}.{name}.{kind}": take(weights, f"{theirs}.{their}.{kind}")
-        for their, name in copied.items()
-        for kind in ("weight", "bias")
-    }
-    joined: dict[str, tuple[str, tuple[str, ...], str]] = {}
-    if attends:
-        joined["self_attn"] = ("mix.f", ("q", "k", "v"), "qkv")
-    if cross:
-        joined["encoder_attn"] = ("read.f", ("k", "v"), "key_value")
-    for their, (name, projections, layer) in joined.items():
-        parts = [take(weights, f"{theirs}.{their}.{each}_proj.weight") for each in projections]
-        found[f"{ours}.{name}.{layer}.weight"] = torch.cat(parts)
-        # It adds the same number to all scores of a query, which the softmax cancels
-        weights.pop(f"{theirs}.{their}.k_proj.bias", None)
-        found[f"{ours}.{name}.value_bias"] = take(weights, f"{theirs}.{their}.v_proj.bias")
-    if attends:
-        found[f"{ours}.mix.f.query_bias"] = take(weights, f"{theirs}.self_attn.q_proj.bias")
+    found = {}
+    if norm == "pre":
+        final = f"{side}.layer_norm"
+        found |= {f"{side}.norm.{kind}": take(theirs, f"{prefix}{final}.{kind}") for kind in ("weight", "bias")}
+    for layer in (f"{side}.layers.{number}" for number in range(layers)):
+        for name, parts in LAYER.items():
+            if (name.startswith("read.") and side == "encoder") or (name.startswith("mix.f.") and not attends):
+                continue
+            own = f"{layer}.{name}".replace(".norm", f".{norm}_norm")
+            named = [f"{prefix}{layer}.{part}" for part in parts]
+            tensors = [take(theirs, f"{part}.weight") for part in named]
+            found[f"{own}.weight"] = torch.cat(tensors) if len(named) > 1 else tensors[0]
+            if len(named) == 1:
+                found[f"{own}.bias"] = take(theirs, f"{named[0]}.bias")
+                continue
+            *queries, keys, values = named
+            # It adds the same number to all scores of a query, which the softmax cancels
+            theirs.pop(f"{keys}.bias", None)
+            attention = own.rpartition(".")[0]
+            found[f"{attention}.value_bias"] = take(theirs, f"{values}.bias")
+            found |= {f"{attention}.query_bias": take(theirs, f"{each}.bias") for each in queries}
     return found
 
 
-def take_tables(theirs: dict[str, Tensor], *, tie: str, folder: Path) -> dict[str, Tensor]:
-    """Remove the tables of embeddings in the names of Transformers; return them by our names.
+def take_tables(theirs: dict[str, Tensor], *, prefix: str, tie: str, folder: Path) -> dict[str, Tensor]:
+    """Remove the tables of embeddings in the names of fairseq and Transformers; return them by our names.
 
     Raises:
         ValueError: There is none.
     """
-    shared = theirs.pop("model.shared.weight", None)
-    tables = {name: theirs.pop(name, shared) for name in _TABLES}
+    shared = theirs.pop(f"{prefix}shared.weight", None)
+    names = (f"{prefix}encoder.embed_tokens.weight", f"{prefix}decoder.embed_tokens.weight", "lm_head.weight")
+    tables = [theirs.pop(name, shared) for name in names]
     # A file may hold a tied table under any of its names
-    found = [table for table in tables.values() if table is not None]
+    found = [table for table in tables if table is not None]
     if not found:
         raise ValueError(f"{folder}: its weights have no table of embeddings")
-    encoder, decoder, output = (found[0] if table is None else table for table in tables.values())
+    encoder, decoder, output = (found[0] if table is None else table for table in tables)
     if tie == "all":
         decoder = output = encoder
     elif tie == "target":
-        decoder = output = found[-1] if tables[_TABLES[1]] is None else decoder
+        decoder = output = found[-1] if tables[1] is None else decoder
     elif decoder is encoder:
         decoder = encoder.clone()
     return {
@@ -305,17 +295,12 @@ def express(
         settings: `tie`, `norm` and `positions` of the section `model`.
     """
     tie, norm = settings["tie"], settings["norm"]
-    weights = take_tables(theirs, tie=tie, folder=folder)
+    weights = take_tables(theirs, prefix="model.", tie=tie, folder=folder)
     bias = theirs.pop("final_logits_bias", weights["output.weight"].new_zeros(1, len(weights["output.weight"])))[0]
     if tie == "none" or bias.any():
         weights["output.bias"] = bias
     for side in ("encoder", "decoder"):
-        if norm == "pre":
-            final = f"{side}.layer_norm"
-            weights |= {f"{side}.norm.{kind}": take(theirs, f"model.{final}.{kind}") for kind in ("weight", "bias")}
-        for layer in range(config[f"{side}_layers"]):
-            name = f"{side}.layers.{layer}"
-            weights |= take_layer(theirs, f"model.{name}", name, norm=norm, cross=side == "decoder")
+        weights |= take_side(theirs, side, config[f"{side}_layers"], prefix="model.", norm=norm)
     refuse_leftovers(theirs, folder)
     # Attention without biases has biases of zero
     biases = {name: weights[name] for name in weights if name.endswith(_BIASES)}

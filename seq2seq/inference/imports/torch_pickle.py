@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import pickletools
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
@@ -98,21 +99,13 @@ def _plain(value: Any, known: dict[int, Any]) -> Any:
 
 def _names(path: Path) -> Iterator[str]:
     """Yield the names of the classes and functions in a file."""
-    if not zipfile.is_zipfile(path):
-        with path.open("rb") as file:
-            for _ in range(_OLD_PICKLES):
-                yield from _names_in(file)
-        return
-    with zipfile.ZipFile(path) as archive:
-        require_stored(archive)
-        for name in archive.namelist():
-            if name.endswith("/data.pkl"):
-                with archive.open(name) as file:
-                    yield from _names_in(file)
-
-
-def _names_in(file: IO[bytes]) -> Iterator[str]:
-    """Yield the names in one pickle, and leave the file at its end."""
-    for opcode, argument, _ in pickletools.genops(file):
-        if opcode.name == "GLOBAL":
-            yield str(argument).replace(" ", ".")
+    with path.open("rb") as file:
+        # Reading one pickle leaves the file at its end
+        pickles: list[Any] = [file] * _OLD_PICKLES
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                require_stored(archive)
+                pickles = [archive.read(name) for name in archive.namelist() if name.endswith("/data.pkl")]
+        for opcode, argument, _ in itertools.chain.from_iterable(map(pickletools.genops, pickles)):
+            if opcode.name == "GLOBAL":
+                yield str(argument).replace(" ", ".")

@@ -18,21 +18,26 @@ from seq2seq.training.lightning_parts.run_state import RunState
 from seq2seq.training.lightning_parts.task import TranslationTask
 
 
-class LastCheckpoint:
-    """Writer of last.ckpt, from which the run is resumed; shared by the callbacks that save.
+class SaveLast(L.Callback):
+    """Callback that saves last.ckpt, from which the run is resumed: after a validation, or every `save_time` seconds.
+
+    Args:
+        origin: Settings and corpus, with which a resumed run must agree; kept in last.ckpt.
 
     Attributes:
-        saved: Second of the run at which last.ckpt was written.
         before_training: True while a resumed run repeats a validation; `save` then updates only callback states.
     """
 
-    def __init__(self, folder: RunFolder, state: RunState, average: AverageWeights | None) -> None:
+    def __init__(
+        self, folder: RunFolder, state: RunState, average: AverageWeights | None, origin: dict[str, Any]
+    ) -> None:
         self.path = folder.last
-        self.saved = 0.0
         self.before_training = False
         self._average = average
-        self._clock = state.budget.clock
-        self._training_watch = state.budget.training
+        self._origin = origin
+        self._state = state
+        self._budget = state.budget
+        self._saved = 0.0  # second of the run at which last.ckpt was written
 
     def save(self, trainer: L.Trainer) -> None:
         """Save the weights that training continues with, and all state; all ranks must call this together."""
@@ -40,8 +45,8 @@ class LastCheckpoint:
         if self._average:
             self._average.swap_out()
         # Saving is not training. `ProgressLog` restarts the watch with the next micro-batch.
-        self._training_watch.stop()
-        self.saved = self._clock.seconds
+        self._budget.training.stop()
+        self._saved = self._budget.clock.seconds
         if not self.before_training:
             trainer.save_checkpoint(self.path)
             return
@@ -55,50 +60,34 @@ class LastCheckpoint:
             payload["callbacks"] |= {key: state for key, state in states.items() if state}
             save_state(self.path, payload)
 
-
-class SaveLast(L.Callback):
-    """Callback that saves last.ckpt after each validation and every `save_time` seconds.
-
-    Args:
-        origin: Settings and corpus, with which a resumed run must agree; kept in last.ckpt.
-    """
-
-    def __init__(self, last: LastCheckpoint, state: RunState, origin: dict[str, Any]) -> None:
-        self.last = last
-        self.origin = origin
-        self._continued = state.continued
-        self._every = state.settings.save_time
-        self._budget = state.budget
-
     def on_train_start(self, *_: Any) -> None:
         """Count the time to the next save from here."""
-        self.last.saved = self._budget.clock.seconds
+        self._saved = self._budget.clock.seconds
 
     def votes(self, trainer: L.Trainer) -> Sequence[float]:
         """Return 1 if it is time to save."""
-        passed = self._budget.clock.seconds - self.last.saved
-        return (float(self._every is not None and passed >= self._every),)
+        every = self._state.settings.save_time
+        return (float(every is not None and self._budget.clock.seconds - self._saved >= every),)
 
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
         """Save if it is time on any rank."""
         if agreed[0]:
-            self.last.save(trainer)
+            self.save(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save, and count the time as part of the validation."""
-        if trainer.state.fn == "fit":
-            self.last.save(trainer)
-            self._budget.end_validation()
+        self.save(trainer)
+        self._budget.end_validation()
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add what a resumed run must agree with; Lightning does not call this for weights alone."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         checkpoint[ORIGIN] = {
-            **self.origin,
+            **self._origin,
             "max_tokens": data.max_tokens,
             # Known only here: Lightning divides the cores among several processes once they have started.
             "threads": torch.get_num_threads() if pl_module.device.type == "cpu" else None,
-            "continued": self._continued,
+            "continued": self._state.continued,
         }
 
 
@@ -111,8 +100,6 @@ class KeepLast(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save the weights, then delete the oldest checkpoints beyond `count`."""
-        if trainer.state.fn != "fit":
-            return
         trainer.save_checkpoint(self.folder / f"step-{trainer.global_step}.safetensors", weights_only=True)
         if trainer.is_global_zero:
             # An earlier part of the run may have saved checkpoints of later updates, after its last.ckpt.
@@ -141,8 +128,6 @@ class KeepBest(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save the weights if the score is among the best, then delete the other files."""
-        if trainer.state.fn != "fit":
-            return
         assert isinstance(pl_module, TranslationTask)
         assert pl_module.evaluation is not None
         step = trainer.global_step

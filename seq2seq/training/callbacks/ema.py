@@ -48,10 +48,9 @@ class AverageWeights(L.Callback):
         if window_ends(trainer, batch_idx):
             self.update()
 
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_start(self, *_: Any) -> None:
         """Validate the average."""
-        if trainer.state.fn == "fit":
-            self.swap_in()
+        self.swap_in()
 
     def on_validation_end(self, *_: Any) -> None:
         """Continue training with the trained weights."""

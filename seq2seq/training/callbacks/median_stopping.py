@@ -41,7 +41,7 @@ class MedianStop(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Compare the best score so far."""
-        if trainer.state.fn != "fit" or trainer.should_stop:
+        if trainer.should_stop:
             return
         point = trainer.global_step if self.axis == "step" else self.state.budget.trained_seconds
         # The records are read at each validation; a job that still runs counts up to its latest validation.

@@ -138,8 +138,6 @@ class ProgressLog(L.Callback):
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop the watch of training, and log a row about training for every validation."""
         self.watch.stop()
-        if trainer.state.fn != "fit":
-            return
         assert isinstance(pl_module, TranslationTask)
         # This update may have its row already.
         if trainer.global_step != self._logged_step:

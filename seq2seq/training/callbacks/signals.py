@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import lightning as L
 
-from seq2seq.system.ranks import SIGNALS, Agreement
-from seq2seq.training.callbacks.checkpointing import LastCheckpoint
+from seq2seq.system.ranks import SIGNALS
+from seq2seq.training.callbacks.checkpointing import SaveLast
 from seq2seq.training.lightning_parts.run_state import RunState
 
 
@@ -23,19 +23,23 @@ class TrainingInterrupt(BaseException):
         self.signum = signum
 
 
+def _interrupt(signum: int, frame: Any) -> NoReturn:
+    raise TrainingInterrupt(signum)
+
+
 @contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Raise TrainingInterrupt on SIGNALS in this block: Lightning exits with 1 on a KeyboardInterrupt."""
+def interruptible(handler: Callable[[int, Any], Any] = _interrupt) -> Iterator[None]:
+    """Handle SIGNALS in this block, by raising TrainingInterrupt: Lightning exits with 1 on a KeyboardInterrupt."""
     # Python sets handlers in the main thread alone.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    earlier = {signum: signal.signal(signum, _interrupt) for signum in SIGNALS}
+    earlier = {signum: signal.signal(signum, handler) for signum in SIGNALS}
     try:
         yield
     finally:
-        for signum, handler in earlier.items():
-            signal.signal(signum, handler)
+        for signum, before in earlier.items():
+            signal.signal(signum, before)
 
 
 class Signals(L.Callback):
@@ -44,17 +48,16 @@ class Signals(L.Callback):
     Lightning's own handler of SIGTERM would send the other ranks a message for which they do not wait.
     """
 
-    def __init__(self, state: RunState, last: LastCheckpoint, agreement: Agreement) -> None:
+    def __init__(self, state: RunState, last: SaveLast) -> None:
         self.state = state
         self.last = last
-        self.agreement = agreement
+        self.agreement = state.budget.agreement
         self._signum = 0
-        self._handlers: dict[int, Any] = {}
+        self._handlers = contextlib.ExitStack()
 
     def on_train_start(self, *_: Any) -> None:
         """Replace the handlers of SIGNALS."""
-        if threading.current_thread() is threading.main_thread():
-            self._handlers = {signum: signal.signal(signum, self._note) for signum in SIGNALS}
+        self._handlers.enter_context(interruptible(self._note))
 
     def on_test_start(self, *_: Any) -> None:
         """Replace the handlers of SIGNALS."""
@@ -64,11 +67,12 @@ class Signals(L.Callback):
         """Return the signal that arrived, 0 for none."""
         return (float(self._signum),)
 
-    def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
+    def decide(self, trainer: L.Trainer, agreed: Sequence[float], *, save: bool = True) -> None:
         """Save and end the run if any rank received a signal: it can be resumed exactly from here."""
         if agreed[0]:
             self._signum = 0
-            self.last.save(trainer)
+            if save:
+                self.last.save(trainer)
             raise TrainingInterrupt(int(agreed[0]), f"at update {trainer.global_step}")
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
@@ -80,38 +84,24 @@ class Signals(L.Callback):
     ) -> None:
         """Obey a signal between two batches of the test; there is nothing to save."""
         if batch_idx + 1 < sum(trainer.num_test_batches):
-            self._stop_if_asked(trainer)
+            self.decide(trainer, self.agreement.maxima(self.votes(trainer)), save=False)
 
     def on_exception(self, *_: Any) -> None:
         """Restore the handlers."""
-        self._restore()
+        self._handlers.close()
 
     def on_train_end(self, trainer: L.Trainer, *_: Any) -> None:
         """Restore the handlers; a signal that arrived after the last validation ends the run before its test."""
-        self._restore()
-        self._stop_if_asked(trainer)
+        self._handlers.close()
+        self.decide(trainer, self.agreement.maxima(self.votes(trainer)), save=False)
 
     def on_test_end(self, trainer: L.Trainer, *_: Any) -> None:
         """Restore the handlers; a signal during the last batch ends the run when its results are written."""
-        self._restore()
+        self._handlers.close()
         self.state.signum = int(self.agreement.maxima(self.votes(trainer))[0])
-
-    def _stop_if_asked(self, trainer: L.Trainer) -> None:
-        if signum := int(self.agreement.maxima(self.votes(trainer))[0]):
-            self._signum = 0
-            raise TrainingInterrupt(signum, f"at update {trainer.global_step}")
 
     def _note(self, signum: int, frame: Any) -> None:
         # Only noted: a handler may run in the middle of an update.
         self._signum = signum
         # A second Ctrl-C does not wait for the end of the window.
         signal.signal(signal.SIGINT, _interrupt)
-
-    def _restore(self) -> None:
-        for signum, handler in self._handlers.items():
-            signal.signal(signum, handler)
-        self._handlers = {}
-
-
-def _interrupt(signum: int, frame: Any) -> NoReturn:
-    raise TrainingInterrupt(signum)

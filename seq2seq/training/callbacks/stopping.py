@@ -40,8 +40,6 @@ class Stopping(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Count validations without a better score, and stop when there are too many."""
-        if trainer.state.fn != "fit":
-            return
         # `RecordScores`, which is called before, has compared the score.
         self.budget.bad_validations = 0 if self.best.improved else self.budget.bad_validations + 1
         if self.budget.out_of_patience:

@@ -11,7 +11,7 @@ import lightning as L
 
 from seq2seq.checkpoint import updates
 from seq2seq.runs.folder import RunFolder
-from seq2seq.training.callbacks.checkpointing import LastCheckpoint
+from seq2seq.training.callbacks.checkpointing import SaveLast
 from seq2seq.training.callbacks.window_end import NO_VALIDATION
 from seq2seq.training.lightning_parts.run_state import RunState
 from seq2seq.training.lightning_parts.task import TranslationTask
@@ -45,8 +45,6 @@ class RecordScores(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Record the score, and save the validated weights if it is the best."""
-        if trainer.state.fn != "fit":
-            return
         assert isinstance(pl_module, TranslationTask)
         assert pl_module.evaluation is not None
         evaluation = pl_module.evaluation
@@ -74,7 +72,7 @@ class Validation(L.Callback):
     A resumed run first repeats a validation that a signal or a kill interrupted.
     """
 
-    def __init__(self, state: RunState, last: LastCheckpoint) -> None:
+    def __init__(self, state: RunState, last: SaveLast) -> None:
         self.settings = state.settings
         self.best = state.best
         self.budget = state.budget
@@ -114,8 +112,6 @@ class Validation(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Record that this update is validated."""
-        if trainer.state.fn != "fit":
-            return
         # The interval counts from here, so that slow validations do not follow one another.
         self._validated = self.budget.clock.seconds
         self._waiting = False

@@ -35,17 +35,6 @@ _SMALL_CPU_CHUNK, _SMALL_GPU_CHUNK = 256, 2048
 _CPU_CELLS = 1 << 18
 
 
-def label_smoothed_cross_entropy_reference(
-    logits: Tensor, target: Tensor, mask: Tensor, *, smoothing: float
-) -> LossSums:
-    """Compute `projected_cross_entropy` from whole logits (..., V) with torch's own cross entropy."""
-    rows = logits[mask].float()  # (N, V)
-    labels = target[mask]  # (N,)
-    loss = F.cross_entropy(rows, labels, label_smoothing=smoothing, reduction="sum")
-    nll = F.cross_entropy(rows.detach(), labels, reduction="sum")
-    return LossSums(loss, nll, mask.sum())
-
-
 def projected_cross_entropy(
     features: Tensor,
     output: nn.Linear,
@@ -53,20 +42,17 @@ def projected_cross_entropy(
     mask: Tensor,
     *,
     smoothing: float,
-    chunk: int | None = None,
     backend: str = "auto",
 ) -> LossSums:
     """Sum (1 - e) * -log p(y) + e / V * sum_v -log p(v) over the positions where `mask` is True.
 
-    p = softmax(z), z = W x + b, with the logits z of at most `chunk` positions at a time. One pass computes loss and
+    p = softmax(z), z = W x + b, with the logits z of a chunk of positions at a time. One pass computes loss and
     gradients. With c = mean_v W_v, dL/dx = W' p - (1 - e) W_y - e c and so on, so that smoothing costs no pass over the
     vocabulary. Under autocast products are computed in its type, and sums in float32.
-    `label_smoothed_cross_entropy_reference` is the reference implementation.
 
     Args:
         output: The output layer, whose weight W and bias b get gradients too.
         smoothing: e, the share of the target distribution that is uniform over the vocabulary.
-        chunk: None for the default of the device.
         backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
     Shape:
@@ -75,7 +61,7 @@ def projected_cross_entropy(
     Reference:
         Szegedy et al. 2016, Rethinking the Inception Architecture for Computer Vision, section 7.
     """
-    size = chunk or (_CPU_CHUNK if features.device.type == "cpu" else _GPU_CHUNK)
+    size = _CPU_CHUNK if features.device.type == "cpu" else _GPU_CHUNK
     labels, counted = target.flatten(), mask.flatten()  # (N,)
 
     def compute(rows: Tensor, weight: Tensor, bias: Tensor | None, wanted: bool) -> tuple[Tensor, Tensor, Gradients]:
@@ -104,23 +90,17 @@ def sum_with_gradients(compute: Compute, rows: Tensor, output: nn.Linear, counte
 
 
 def sum_by_chunks(
-    costs: Callable[[Tensor, slice], Tensor],
-    rows: Tensor,
-    output: nn.Linear,
-    counted: Tensor,
-    *,
-    chunk: int | None = None,
+    costs: Callable[[Tensor, slice], Tensor], rows: Tensor, output: nn.Linear, counted: Tensor
 ) -> LossSums:
     """Apply a loss that autograd differentiates, some positions at a time, with its gradients in the forward pass.
 
     Args:
         costs: Maps the logits (..., n, V) of a slice of the positions to loss and nll of each, (2, n).
-        chunk: Positions whose logits exist at once; None for the default of the device.
 
     Shape:
         rows (..., N, R), the inputs of the output layer; counted (N,) bool.
     """
-    size = chunk or (_SMALL_CPU_CHUNK if rows.device.type == "cpu" else _SMALL_GPU_CHUNK)
+    size = _SMALL_CPU_CHUNK if rows.device.type == "cpu" else _SMALL_GPU_CHUNK
 
     def compute(rows: Tensor, matrix: Tensor, bias: Tensor | None, _: bool) -> tuple[Tensor, Tensor, Gradients]:
         sums = torch.zeros(2, dtype=at_least_float32(rows.dtype), device=rows.device)  # loss, nll

@@ -25,7 +25,13 @@ def learning_rate(step: int, settings: OptimSettings, share: float = 0.0) -> flo
     constant:          lr
     """
     if settings.schedule == "anneal":
-        return _annealed(share, settings)
+        # Rise, stay, then a half cosine over the rest of the budget.
+        rise = settings.warmup_share
+        fall = max(rise, 1 - settings.decay_share)
+        if share < rise:
+            return settings.warmup_init_lr + (settings.lr - settings.warmup_init_lr) * share / rise
+        # With decay_share=1e-17 the fall has no length
+        return _cosine(min(1.0, (share - fall) / (1 - fall)), settings) if share > fall else settings.lr
     warmup = settings.warmup_steps
     if step <= warmup:
         return settings.warmup_init_lr + (settings.lr - settings.warmup_init_lr) * step / warmup
@@ -34,16 +40,6 @@ def learning_rate(step: int, settings: OptimSettings, share: float = 0.0) -> flo
     if settings.schedule == "cosine":
         return _cosine(min(1.0, (step - warmup) / settings.period), settings)
     return settings.lr
-
-
-def _annealed(share: float, settings: OptimSettings) -> float:
-    # Rise, stay, then a half cosine over the rest of the budget.
-    rise = settings.warmup_share
-    fall = max(rise, 1 - settings.decay_share)
-    if share < rise:
-        return settings.warmup_init_lr + (settings.lr - settings.warmup_init_lr) * share / rise
-    # With decay_share=1e-17 the fall has no length
-    return _cosine(min(1.0, (share - fall) / (1 - fall)), settings) if share > fall else settings.lr
 
 
 def _cosine(progress: float, settings: OptimSettings) -> float:

@@ -17,7 +17,6 @@ def r_drop_cross_entropy(
     *,
     smoothing: float,
     weight: float,
-    chunk: int | None = None,
 ) -> LossSums:
     """Sum (L(p) + L(q)) / 2 + weight / 4 (KL(p || q) + KL(q || p)) over the positions where `mask` is True.
 
@@ -30,7 +29,6 @@ def r_drop_cross_entropy(
         output: The output layer, whose weight W and bias b get gradients too.
         smoothing: e, the share of the target distribution that is uniform over the vocabulary.
         weight: alpha of the paper (which takes 5 for translation), 0 or more.
-        chunk: Positions whose logits exist at once; None for the default of the device.
 
     Shape:
         features (2, ..., R); target (...) int64; mask (...) bool.
@@ -41,17 +39,14 @@ def r_drop_cross_entropy(
     labels = target.flatten()  # (N,)
 
     def costs(logits: Tensor, part: slice) -> Tensor:
-        return _costs(logits, labels[part], smoothing, weight)
+        # From the logits (2, n, V) of both passes
+        log_probs = logits.log_softmax(-1, dtype=at_least_float32(logits.dtype))
+        both = labels[part].expand(2, -1)[..., None]
+        nll = -log_probs.gather(-1, both).squeeze(-1).mean(0)  # (n,), the mean of both passes
+        uniform = -log_probs.mean((0, 2))  # (n,)
+        first, second = log_probs
+        # KL(p || q) + KL(q || p) = sum_v (p_v - q_v) (log p_v - log q_v)
+        divergence = torch.linalg.vecdot(first.exp() - second.exp(), first - second)  # (n,)
+        return torch.stack([(1 - smoothing) * nll + smoothing * uniform + weight / 4 * divergence, nll])
 
-    return sum_by_chunks(costs, features.flatten(1, -2), output, mask.flatten(), chunk=chunk)  # rows (2, N, R)
-
-
-def _costs(logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> Tensor:
-    """Compute loss and nll of each position, (2, n), from the logits (2, n, V) of both passes."""
-    log_probs = logits.log_softmax(-1, dtype=at_least_float32(logits.dtype))
-    nll = -log_probs.gather(-1, labels.expand(2, -1)[..., None]).squeeze(-1).mean(0)  # (n,), the mean of both passes
-    uniform = -log_probs.mean((0, 2))  # (n,)
-    first, second = log_probs
-    # KL(p || q) + KL(q || p) = sum_v (p_v - q_v) (log p_v - log q_v)
-    divergence = torch.linalg.vecdot(first.exp() - second.exp(), first - second)  # (n,)
-    return torch.stack([(1 - smoothing) * nll + smoothing * uniform + weight / 4 * divergence, nll])
+    return sum_by_chunks(costs, features.flatten(1, -2), output, mask.flatten())  # rows (2, N, R)

@@ -19,7 +19,6 @@ def distilled_cross_entropy(
     teacher: tuple[Tensor, nn.Linear],
     smoothing: float,
     weight: float,
-    chunk: int | None = None,
 ) -> LossSums:
     """Sum (1 - weight) L(p) + weight sum_v -q(v) log p(v) over the positions where `mask` is True.
 
@@ -31,7 +30,6 @@ def distilled_cross_entropy(
         teacher: The features of the teacher for the same positions, and its output layer; both get no gradients.
         smoothing: The share of the target distribution in L that is uniform over the vocabulary.
         weight: Share of the teacher, 0 to 1.
-        chunk: Positions whose logits exist at once; None for the default of the device.
 
     Shape:
         features (..., R) and the teacher's (..., R'); target (...) int64; mask (...) bool.
@@ -54,4 +52,4 @@ def distilled_cross_entropy(
         soft = -torch.linalg.vecdot(q, log_probs)
         return torch.stack([(1 - weight) * ((1 - smoothing) * nll + smoothing * uniform) + weight * soft, nll])
 
-    return sum_by_chunks(costs, features.flatten(0, -2), output, mask.flatten(), chunk=chunk)
+    return sum_by_chunks(costs, features.flatten(0, -2), output, mask.flatten())
