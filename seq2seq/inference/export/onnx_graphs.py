@@ -377,6 +377,9 @@ def _export(
         if fixed := [axis for axis in free[value.name] if isinstance(value.shape[axis], int)]:
             place = f"axis {fixed[0]} of {value.name}"
             raise ValueError(f"no ONNX export of the {path.stem} with dynamic sizes: torch's exporter fixed {place}")
+    # The exporter's notes name places in the source, with folders of this machine
+    for node in program.model.graph.all_nodes():
+        node.metadata_props.clear()
     program.save(str(path))
 
 
