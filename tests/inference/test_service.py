@@ -84,6 +84,7 @@ def test_a_source_language_of_several():
     with served(stub) as running:
         assert running.call({"text": "ab", "src_lang": "fr"}).texts == ["ba/0/3/<2fr>"]
         assert "does not translate from 'pl'" in running.call({"text": "a", "src_lang": "pl"}).error
+        assert "src_lang: " in running.call({"text": "a", "source": "de", "src_lang": "fr"}).error
 
 
 def test_a_text_that_is_cut_has_a_warning(plain):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import from_json, to_json
 from starlette.exceptions import HTTPException
 
@@ -58,11 +58,15 @@ class TranslateRequest(_Options):
         None, description="how a text is divided into sentences (default: the service's)"
     )
     source: str | None = Field(
-        None, description="source language, of a service that has several; auto for any (also: src_lang)"
+        None,
+        validation_alias=AliasChoices("source", "src_lang"),
+        description="source language, of a service that has several; auto for any (also: src_lang)",
     )
-    target: str | None = Field(None, description="target language, of a service that has several (also: tgt_lang)")
-    src_lang: str | None = Field(None, description="the same as source")
-    tgt_lang: str | None = Field(None, description="the same as target")
+    target: str | None = Field(
+        None,
+        validation_alias=AliasChoices("target", "tgt_lang"),
+        description="target language, of a service that has several (also: tgt_lang)",
+    )
     model: str | None = Field(None, description="name of the model, of a service that has several (/health lists them)")
     stream: bool = Field(False, description="answer with server-sent events, one for each line of a text")
     alignment: bool = Field(False, description="align the words of each candidate with the words of the text")
@@ -93,8 +97,6 @@ class LibreRequest(BaseModel):
     """Texts to translate, in the form of LibreTranslate's clients, JSON or a form; other fields are ignored."""
 
     model: ClassVar[None] = None
-    src_lang: ClassVar[None] = None
-    tgt_lang: ClassVar[None] = None
 
     q: str | _Texts = Field(description="one text or several")
     source: str = Field("auto", description="source language, or auto")
@@ -256,7 +258,7 @@ def checked(form: type[Form], given: dict[str, Any]) -> Form:
     Raises:
         RefusedError: 422 if they are no request of this form.
     """
-    known = list(form.model_fields)
+    known = [*form.model_fields, "src_lang", "tgt_lang"]
     for name in given:
         if name not in known and form.model_config.get("extra") == "forbid":
             raise RefusedError(
