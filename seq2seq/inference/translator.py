@@ -298,7 +298,8 @@ class Translator:
                 row[:] = rank_by_agreement(row, agreement)
             best.append(joined[line][texts.index(row[0].text)] if row else None)
             # An invalid image or factor leaves no parts either
-            blank = not cut[line].parts and (not (tokenizer.patches or tokenizer.factors) or is_blank(lines[line]))
+            text = without_factors(lines[line], tokenizer.factors)
+            blank = not cut[line].parts and (not (tokenizer.patches or tokenizer.factors) or is_blank(text))
             # Every line needs n_best translations; a line that failed and a short beam have fewer
             filler = TranslatedText(cut[line].end, 0.0) if blank else TranslatedText("", float("-inf"))
             row += [filler] * (settings.n_best - len(row))
