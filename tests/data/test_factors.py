@@ -247,8 +247,8 @@ def test_lines_are_translated_with_their_factors(tokenizer, tmp_path):
     assert found[2][0].text == ""
     assert found[2][0].score == float("-inf")
     assert found[3][0].score == 0
-    # A factor without a word is a blank line
-    assert translator.translate(["￨NOUN"])[0][0] == found[3][0]
+    # A factor without a word is a blank line, and so is one whose characters are spaces
+    assert [row[0] for row in translator.translate(["￨NOUN", "\ufdd1￨NOUN"])] == [found[3][0]] * 2
     assert found[0][0].score != found[1][0].score
     for line, row in zip(lines, found, strict=True):
         (alone,) = translator.translate([line], note=notes.append)
