@@ -113,6 +113,8 @@ def _refuse_idle(parser: Parser, options: argparse.Namespace) -> None:
     """Refuse options that have no effect with --compare, --hypotheses, --ckpt or --forced-decoding."""
     if not options.compare:
         parser.refuse(options, ("resamples",), "goes with --compare")
+    if not options.glossary:
+        parser.refuse(options, ("glossary_by",), "goes with --glossary")
     if not options.ckpt:
         groups = [group for group in parser._action_groups if (group.title or "").endswith("with --ckpt")]
         names = [action.dest for group in groups for action in group._group_actions]

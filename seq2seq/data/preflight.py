@@ -33,7 +33,8 @@ def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir:
         try:
             if tokenizer.patches:
                 encode_images(sample[0], tokenizer.patches)
-            elif tokenizer.factors:
+            # A context is refused later
+            elif tokenizer.factors and not data.context:
                 read_factors(sample[0], numbered(tokenizer.factors))
             elif tokenizer.ready_models:
                 _refuse_swapped_models(tokenizer, sample)

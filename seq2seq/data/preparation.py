@@ -288,11 +288,12 @@ def _fingerprint(plan: DataPlan, corpora: Sequence[str], stream: str | None) -> 
 
 def _lexicon(plan: DataPlan, texts: Sequence[Text]) -> dict[str, list[str]]:
     """Learn the translations of words unless the cache has them."""
-    key = repr([1, TEXT_VERSION, [fingerprint for fingerprint, _ in texts]])
+    seed = plan.tokenizer.seed
+    key = repr([1, TEXT_VERSION, seed, [fingerprint for fingerprint, _ in texts]])
     folder = plan.cache_dir / f"lexicon-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
     def build(building: Path) -> None:
-        learned = learn_lexicon(chain.from_iterable(blocks() for _, blocks in texts), seed=plan.tokenizer.seed)
+        learned = learn_lexicon(chain.from_iterable(blocks() for _, blocks in texts), seed=seed)
         (building / "words.json").write_text(json.dumps(learned), encoding="utf-8")
 
     return cached(folder, "the lexicon", build=build, read=lambda whole: json.loads((whole / "words.json").read_text()))

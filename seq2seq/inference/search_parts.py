@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -157,7 +158,9 @@ def make_parts(
                 required += len(row)
                 if row and tokenizer.unk_id not in row and row not in wanted and required < most:
                     asked.append(row)
-            parts.append(Part(number, source, asked))
+            # A shortlist knows the words of sources, and marks hold words of targets
+            allowed = list(itertools.chain.from_iterable(asked)) if part.marked else []
+            parts.append(Part(number, source._replace(allowed=allowed), asked))
     return parts
 
 

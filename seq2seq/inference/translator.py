@@ -21,7 +21,6 @@ from seq2seq.data.factors import without_factors
 from seq2seq.data.languages import NO_TAGS, Tags, has_spaces, tags_of, target_languages
 from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.marks import TERM, TERM_END, unmarked
-from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.batch_rows import fitting_rows, most_rows
 from seq2seq.inference.encoding import source_pieces, target_ids, target_pieces
@@ -269,7 +268,14 @@ class Translator:
         # Keep all samples: the best samples of the parts need not form the best sample of the line
         kept = settings if sampling is None else dataclasses.replace(settings, n_best=settings.beam_size)
         suppressed = target_ids(tokenizer, suppress)
-        cutter = LineCutter(translator=self, mode=sentences or self.sentences, note=note)
+        unread: set[int] = set()
+
+        def noted(told: Note) -> None:
+            if told.kind == "failed":
+                unread.add(told.position)
+            note(told)
+
+        cutter = LineCutter(translator=self, mode=sentences or self.sentences, note=noted)
         # Cut and tokenize all lines, search their parts in order of length, and join the results line by line
         whole = unplaceable(len(lines), tokenizer, prefixes, phrases, self.tgt_lang)
         cut = cutter(lines, whole)
@@ -298,7 +304,7 @@ class Translator:
                 row[:] = rank_by_agreement(row, agreement)
             best.append(joined[line][texts.index(row[0].text)] if row else None)
             # An invalid image or factor leaves no parts either
-            blank = not cut[line].parts and (not (tokenizer.patches or tokenizer.factors) or is_blank(lines[line]))
+            blank = not cut[line].parts and line not in unread
             # Every line needs n_best translations; a line that failed and a short beam have fewer
             filler = TranslatedText(cut[line].end, 0.0) if blank else TranslatedText("", float("-inf"))
             row += [filler] * (settings.n_best - len(row))

@@ -36,6 +36,7 @@ class Source(NamedTuple):
         prefix: Tokens that its translation begins with.
         phrases: Sequences of tokens that its translation must contain, in any order.
         seed: Seed of its samples.
+        allowed: Tokens that its translation may have though they are not in its shortlist.
     """
 
     ids: Sequence[int]
@@ -43,6 +44,7 @@ class Source(NamedTuple):
     phrases: Sequence[Sequence[int]] = ()
     seed: int = 0
     start: Sequence[int] = ()
+    allowed: Sequence[int] = ()
 
     @property
     def given(self) -> list[int]:
@@ -239,13 +241,13 @@ class Running:
         return OpenHypotheses(*(field.to(self.setup.device) for field in fields))
 
     def _allowed(self, sources: Sequence[tuple[int, Source]]) -> Tensor:
-        """Return a mask (B, V) of each sentence's shortlist and the tokens that its translation must have."""
+        """Return a mask (B, V) of each sentence's shortlist and its further tokens."""
         if self.setup.shortlist is None:
             return torch.ones(len(sources), 0, dtype=torch.bool)
         rows = []
         for _, source in sources:
             row = self.setup.shortlist(source.ids)  # (V,)
-            row[[*source.given, *(token for phrase in source.phrases for token in phrase)]] = True
+            row[[*source.given, *source.allowed, *(token for phrase in source.phrases for token in phrase)]] = True
             rows.append(row)
         return torch.stack(rows)
 

@@ -256,6 +256,7 @@ def test_wrong_options_and_files_are_one_line(files, tmp_path, ckpt, capsys):
         (["--hypotheses", good, "--references", reference, "--data", "x"], "--data goes with --ckpt"),
         (["--compare", good, short, "--references", reference, "--beam-size=2"], "--beam-size goes with --ckpt"),
         (["--hypotheses", good, "--references", reference, "--resamples", "9"], "--resamples goes with --compare"),
+        (["--ckpt", "x", "--glossary-by", "tags"], "--glossary-by goes with --glossary"),
         (["--compare", good, "--references", reference], "two files or more"),
         (["--compare", good, good, "--references", reference], "are the same: "),
         (["--hypotheses", good, "--references", reference, link], "are the same: "),

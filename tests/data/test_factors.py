@@ -247,6 +247,8 @@ def test_lines_are_translated_with_their_factors(tokenizer, tmp_path):
     assert found[2][0].text == ""
     assert found[2][0].score == float("-inf")
     assert found[3][0].score == 0
+    # A factor without a word is a blank line, and so is one whose characters are spaces
+    assert [row[0] for row in translator.translate(["￨NOUN", "\ufdd1￨NOUN"])] == [found[3][0]] * 2
     assert found[0][0].score != found[1][0].score
     for line, row in zip(lines, found, strict=True):
         (alone,) = translator.translate([line], note=notes.append)
@@ -373,7 +375,12 @@ def test_what_excludes_factors(tmp_path, data, more):
 def test_a_wrong_line_of_a_corpus_has_its_number(tokenizer, tmp_path):
     data = corpus(tmp_path / "corpus", marked=True)
     path = tmp_path / "corpus/train.de"
-    path.write_text(path.read_text().replace("￨NOUN", "￨ADV", 3).replace("￨ADV", "￨NOUN", 2))
+    text = path.read_text()
+    # A context, which joins lines, is refused as such
+    path.write_text(text.replace("\n", " Haus￨NOUN\n"))
+    with pytest.raises(ValueError, match="factors: leave out"):
+        toycorpus.data_plan({**data, "context": 1}, tokenizer={"factors": LISTED}, cache_dir=tmp_path)
+    path.write_text(text.replace("￨NOUN", "￨ADV", 3).replace("￨ADV", "￨NOUN", 2))
     message = r"data\.train: line 3 is .*: ADV of the word"
     with pytest.raises(ValueError, match=message):
         toycorpus.data_plan(data, tokenizer={"factors": LISTED}, cache_dir=tmp_path)

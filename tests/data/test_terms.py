@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from seq2seq.data.marks import SEPARATOR, TERM, TERM_END
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.terms import learn_lexicon, mark_words
 from seq2seq.inference.glossary import Term
+from seq2seq.inference.lexical_shortlist import Shortlist
 from seq2seq.inference.service.loaded_models import BatchTranslator
 from seq2seq.inference.service.messages import TranslateRequest, checked, chosen_options
 from seq2seq.inference.service.settings import ServiceSettings
@@ -144,6 +146,16 @@ def test_a_stream_has_the_terms_of_its_text(folder):
     assert prepared.prepared.augment.lexicon == made.prepared.augment.lexicon
 
 
+def test_a_cached_lexicon_is_of_the_same_sample(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("seq2seq.data.terms._PAIRS", 40)
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+    one, two = (module(tmp_path, tokenizer={"seed": seed}).prepared.augment for seed in (1, 2))
+    assert one
+    assert two
+    assert one.lexicon != two.lexicon
+
+
 @pytest.mark.slow
 def test_a_resumed_epoch_and_workers_see_the_same_terms(folder):
     whole = module(folder)
@@ -214,6 +226,26 @@ def test_a_glossary_is_written_into_the_source(ckpt):
     translator.max_len = len(encode(text.replace(TERM, " "))) + 2
     translator.translate([text], glossary=glossary, sentences="keep", note=lambda note: None)
     assert searched == [[*encode(text.replace(TERM, " ")), translator.tokenizer.eos_id]]
+
+
+def test_a_shortlist_has_the_marked_terms(ckpt):
+    """Its lists are of the words of sources, and marks hold words of targets."""
+    translator: Any = Translator.load(ckpt, glossary_by="tags", **HOW)
+    tokenizer = translator.tokenizer
+    starts = np.zeros(tokenizer.src_vocab_size + 1, np.int64)
+    translator.shortlist = Shortlist(tokenizer, starts, np.zeros(0, np.int32), np.zeros(0, np.int32))
+    wanted = tokenizer.encode_tgt(["cat"])[0]
+    seen = []
+    plain = translator.model.narrow
+
+    def narrow(ids, allowed):
+        seen.append({int(i) for i in ids[allowed[0]]})
+        return plain(ids, allowed)
+
+    translator.model.narrow = narrow
+    translator.translate(["der Hund"], glossary={"Hund": "cat"}, note=lambda note: None)
+    assert seen
+    assert all(found.issuperset(wanted) for found in seen)
 
 
 def test_the_characters_of_marks_in_a_text_are_spaces(ckpt):
