@@ -16,10 +16,10 @@ Examples:
   python -m seq2seq.translate --ckpt exported < in.de > out.en
 
 ctranslate2   plain Transformers only; read by ctranslate2.Translator
-onnx          any mixer that torch's exporter takes; read by translate, score and Translator.load, and by ONNX
-              Runtime without this program
-huggingface   any mixer: weights as safetensors with a model card, read by translate, score and Translator.load; of
-              plain Transformers also a folder `marian`, read by transformers.MarianMTModel
+onnx          any mixer that torch's exporter takes; read by translate, score, serve and Translator.load, and by
+              ONNX Runtime without this program
+huggingface   any mixer: weights as safetensors with a model card, read by translate, score, serve and Translator.load;
+              of plain Transformers also a folder `marian`, read by transformers.MarianMTModel
 
 Before the folder appears, the exported model must translate drawn sentences token for token as the checkpoint does, up
 to tokens of nearly equal probability (with int8: as the same integers computed by torch).

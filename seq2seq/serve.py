@@ -15,6 +15,7 @@ from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.options.command_line import Parser, UsageError, exit_status, fail, nonempty, option_name, run_command
 from seq2seq.options.translation import add_model_options, load_translator, value_of
 from seq2seq.settings.declare import keys
+from seq2seq.system.cores import Cores
 from seq2seq.system.errors import first_line
 from seq2seq.system.stdio import print_error
 
@@ -81,6 +82,7 @@ def _run(options: argparse.Namespace) -> int:
     signal.signal(RELOAD, signal.SIG_IGN)
     # Bind first, so that a port in use is reported before the model is loaded
     with bound_socket(limits) as bound:
+        cores = Cores()
         import torch
 
         from seq2seq.inference.model_files import locate, runs_on_cpu_alone
@@ -88,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
         # Each thread that computes has a team of helper threads, and two teams would compete for the cores. So the
         # thread that translates has a team, and this thread has none (a batch of one text: 75 instead of 340 ms on two
         # cores)
-        threads = options.threads or torch.get_num_threads()
+        threads = options.threads or cores.threads(torch.get_num_threads())
         # ONNX graphs have helpers of their own, as many as torch has threads when they are loaded
         graphs = any(runs_on_cpu_alone(locate(path)) for path in (*paths.values(), *options.ensemble))
         options.threads = threads if graphs else 1

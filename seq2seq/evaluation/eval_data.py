@@ -259,7 +259,7 @@ def _part_pairs(part: NamedCorpus, split: str, name: str, cache: Path) -> Iterat
             return
         # A split without its own files is held out of the training text when the corpus is prepared
         if corpus.train is None:
-            raise ValueError(f"{name} does not say where the text is: write {split}=<path> behind --data")
+            raise ValueError(f"{name} does not say where the text is: give --data files {split}=<path>")
         rows = load_corpus(corpus, cache_dir=cache).splits[split][:]
         yield from zip(rows["src"], rows["tgt"], strict=True)
 

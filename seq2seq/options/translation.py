@@ -10,6 +10,7 @@ from seq2seq.inference.limits import CPU_TOKENS, DTYPES, LONGEST_SOURCE, MOST_SO
 from seq2seq.options.command_line import UsageError, nonempty, number, option_name, positive, whole_number
 from seq2seq.settings.declare import keys
 from seq2seq.settings.search import KEPT, SamplingSettings, SearchSettings, chosen_search
+from seq2seq.system.cores import Cores
 from seq2seq.system.memory import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def add_model_options(parser: argparse._ActionsContainer, *, sentences: str = "a
     add("--dtype", choices=DTYPES, help="number format of the weights (float32; on a GPU bfloat16, but to score)")
     text = "on a GPU, replay decoding steps that are captured once (where that is possible)"
     add("--cuda-graphs", action=argparse.BooleanOptionalAction, help=text)
-    add("--threads", type=whole_number(1, MOST_THREADS), metavar="N", help="CPU threads (torch's choice)")
+    add("--threads", type=whole_number(1, MOST_THREADS), metavar="N", help="CPU threads (as many as cores are free)")
     text = "package, besides seq2seq, whose mixers a checkpoint may name; may be repeated"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=text)
 
@@ -92,6 +93,7 @@ def load_translator(options: argparse.Namespace) -> Translator:
     Raises:
         ValueError: The checkpoint, the device or an option cannot be used.
     """
+    cores = Cores()
     # Imported here, since --help and wrong options need no torch
     import torch
 
@@ -100,8 +102,7 @@ def load_translator(options: argparse.Namespace) -> Translator:
 
     # Checked before loading, which may take long
     device = choose_device(options.device)
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads or cores.threads(torch.get_num_threads()))
     if device == "cpu":
         keep_freed_memory()
     # cuDNN would round convolutions in float32 to TF32

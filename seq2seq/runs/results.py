@@ -253,7 +253,7 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
     if not folder.config.is_file():
         return Unusable(str(path), "holds no run" if path.exists() else "no such folder")
     if not folder.results.is_file():
-        return Unusable(str(path), "unfinished: continue it with the same command and resume=auto")
+        return Unusable(str(path), "unfinished: it still runs, or the same command and resume=auto continue it")
     try:
         config = read_config(folder.config)
         results = read_json(folder.results)
