@@ -133,7 +133,8 @@ class TokenBatchSampler(Sampler[np.ndarray]):
     lengths_in: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None
 
     def __post_init__(self) -> None:
-        assert 0 <= self.rank < self.world_size
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank {self.rank} is not in a world of {self.world_size}")
         self.epoch = 0
         self.start = 0  # batches that the next iteration skips
         self._cached: tuple[int, list[np.ndarray]] | None = None  # (epoch, batches)

@@ -193,7 +193,7 @@ def take_side(
 
 
 def take_tables(theirs: dict[str, Tensor], *, prefix: str, tie: str, folder: Path) -> dict[str, Tensor]:
-    """Remove the tables of embeddings in the names of fairseq and Transformers; return them by our names.
+    """Remove the tables of embeddings in the names of Transformers; return them by our names.
 
     Raises:
         ValueError: There is none.
