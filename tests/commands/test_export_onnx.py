@@ -395,9 +395,9 @@ def test_a_service_gives_its_threads_to_graphs(tokenizer, tmp_path, monkeypatch)
     seen: list[int] = []
 
     async def run(service: Any, bound: Any, *, ready: Any, reload: Any) -> int:
-        translator = service.translator
-        assert not translator.can_align
-        graphs = translator._translator.model.graphs
+        (served,) = service.models.by_name.values()
+        assert not served.can_align
+        graphs = served.translator.model.graphs
         seen.extend(each.session.get_session_options().intra_op_num_threads for each in graphs)
         this_thread = torch.get_num_threads()
         service.batcher.begin()
