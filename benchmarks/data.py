@@ -51,7 +51,7 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     return {
         "data": config["data"]["name"],
-        "direction": f"{settings.src}-{settings.tgt}",
+        "direction": f"{settings.data.src}-{settings.data.tgt}",
         "pairs": data.size("train"),
         "vocabulary": [data.tokenizer.src_vocab_size, data.tokenizer.tgt_vocab_size],
         "max_tokens": module.max_tokens,
