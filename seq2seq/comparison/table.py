@@ -30,8 +30,11 @@ _RIGHT = ("BLEU", "chrF", "COMET", "parameters", "tokens/s", "time", _CPU_TIME, 
 _LETTERS = "Rows without a common letter differ at 0.05 (t tests of all pairs, pooled standard deviation, Holm)."
 _DIFFERENCES = """\
 Intervals are 95% intervals, not adjusted; the p values of a column are adjusted together (Holm). The bootstrap is over
-seeds and sentences. Equivalent: less than {margin:g} BLEU apart by two one-sided t tests, paired if seeds are equal.
-Better or worse: p < 0.05 by the same t test, and a bootstrap interval without 0. Open: none of these."""
+seeds and sentences."""
+_ONE_SEED = "Of a mixer with one seed, the bootstrap is over sentences alone, and says nothing about other seeds."
+_VERDICTS = """\
+Equivalent: less than {margin:g} BLEU apart by two one-sided t tests, paired if seeds are equal. Better or worse: p < 0.05
+by the same t test, and a bootstrap interval without 0. Open: none of these."""
 
 
 class Table(NamedTuple):
@@ -75,7 +78,13 @@ def markdown(table: Table, split: str) -> str:
 def legend(tables: Sequence[Table], split: str) -> str:
     """Explain the letters and differences of all tables; "" without any."""
     parts = [_LETTERS] if any(table.letters(split) for table in tables) else []
-    parts += [_DIFFERENCES.format(margin=table.margin) for table in tables if table.differences][:1]
+    differences = [each for table in tables for each in table.differences]
+    if differences:
+        parts.append(_DIFFERENCES)
+    if any(len(group.runs) == 1 for each in differences for group in (each.group, each.baseline)):
+        parts.append(_ONE_SEED)
+    if any(each.verdict for each in differences):
+        parts.append(_VERDICTS.format(margin=tables[0].margin))
     return "".join(f"\n{part}\n" for part in parts)
 
 

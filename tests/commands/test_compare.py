@@ -122,7 +122,11 @@ def test_one_run_each_is_tested_by_paired_bootstrap(tmp_path, capsys):
     refs = references()
     paths = {m: write_run(tmp_path / m, refs, mixer=m, rate=r) for m, r in (("a", 0.3), ("b", 0.36), ("c", 0.32))}
     assert compare.main([str(tmp_path), "--baseline", "a", "--resamples", "700"]) == 0
-    rows = against("a", capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    # Verdicts, which need several seeds, are explained where there are some
+    assert "with one seed" in printed
+    assert "Equivalent" not in printed
+    rows = against("a", printed)
     expected = holm([p_value(paths["a"], paths[mixer], samples=700) for mixer in "bc"])
     assert [rows[mixer]["bootstrap p"] for mixer in "bc"] == [p_text(p) for p in expected]
     assert not {"Welch p", "paired p", "verdict"} & set(rows["b"])
@@ -201,7 +205,10 @@ def test_verdicts(tmp_path, capsys, shift, noise, translated, verdict):
             if not translated:
                 (run / "test.hyp").unlink()
     assert compare.main([str(tmp_path), "--margin", "0.5"]) == 0
-    assert against("gru", capsys.readouterr().out)["lstm"]["verdict"] == verdict
+    printed = capsys.readouterr().out
+    assert against("gru", printed)["lstm"]["verdict"] == verdict
+    assert "with one seed" not in printed
+    assert "Equivalent: less than 0.5 BLEU" in printed
 
 
 def test_times_of_cpu_and_gpu_are_never_averaged(tmp_path, capsys):
