@@ -33,8 +33,8 @@ Intervals are 95% intervals, not adjusted; the p values of a column are adjusted
 seeds and sentences."""
 _ONE_SEED = "Of a mixer with one seed, the bootstrap is over sentences alone, and says nothing about other seeds."
 _VERDICTS = """\
-Equivalent: less than {margin:g} BLEU apart by two one-sided t tests, paired if seeds are equal. Better or worse: p < 0.05
-by the same t test, and a bootstrap interval without 0. Open: none of these."""
+Equivalent: less than {margin:g} BLEU apart by two one-sided t tests, paired if seeds are equal. Better or worse:
+p < 0.05 by the same t test, and a bootstrap interval without 0. Open: none of these."""
 
 
 class Table(NamedTuple):
