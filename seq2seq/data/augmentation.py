@@ -37,7 +37,7 @@ class Augmentation:
 
     def kinds(self, rows: np.ndarray, epoch: int) -> np.ndarray:
         """Draw the change of each row (N,) in an epoch: 0 for none, else the position in NAMES plus 1."""
-        # Intervals of [0, 1) from below: those of NAMES, and no change
+        # [0, 1) is divided into an interval for each change, in the order of NAMES; the rest means no change
         ends = np.cumsum(dataclasses.astuple(self.shares))
         kinds = np.searchsorted(ends, _uniform(rows, self.seed, epoch), side="right") + 1  # (N,)
         return np.where(kinds > len(NAMES), 0, kinds).astype(np.int8)
