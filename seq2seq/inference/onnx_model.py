@@ -73,27 +73,23 @@ class _Memory:
         self.context = context
         given: Any = leaves(context)
         parts = leaves(state)
-        self.sentences = len(given[0])
+        self.sentences = np.arange(len(given[0]))
         self.arrays = {f"context.{i}": part.numpy() for i, part in enumerate(given)}
         tensors = {f"state.{i}": part for i, part in enumerate(parts) if isinstance(part, Tensor)}
         self.arrays |= {name: self.by_sentence(part) for name, part in tensors.items()}
         self.caches = {i: part for i, part in enumerate(parts) if isinstance(part, Cache)}
-        self.rows = {i: self._share(i) for i in self.caches}
-        # A ring buffer has a table of fixed size, and so have its values
-        self.free = [i for i, cache in self.caches.items() if not graph.is_fixed(f"values.{i}", cache.slot_axis)]
+        self.arrays |= {f"values.{i}": cache.values.numpy() for i, cache in self.caches.items()}
         found = list(dict.fromkeys(cache.ancestry for cache in self.caches.values()))
         self.owners = [(f"owner.{i}", each, graph.is_fixed(f"owner.{i}", 2)) for i, each in enumerate(found)]
+        # A ring buffer has a table of fixed size, and so have its values
+        self.free = [i for i, cache in self.caches.items() if not graph.is_fixed(f"values.{i}", cache.slot_axis)]
+        self.slots: list[int] = []  # in use by each ancestry at the last step
 
     def by_sentence(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor of hypotheses (N, ...) as an array (B, beam, ...)."""
         array = tensor.numpy()
         # Not -1, which an empty array leaves open: a kernel of one tap has no past
-        return array.reshape(self.sentences, len(array) // self.sentences, *array.shape[1:])
-
-    def _share(self, number: int) -> np.ndarray:
-        """Let the arrays have a cache's memory, and return its rows (slots of all hypotheses and heads, width)."""
-        array = self.arrays[f"values.{number}"] = self.caches[number].values.numpy()
-        return array.reshape(-1, array.shape[-1])
+        return array.reshape(len(self.sentences), len(array) // len(self.sentences), *array.shape[1:])
 
     def begin(self, position: Tensor) -> dict[str, np.ndarray]:
         """Begin the step of position (N,), and return what the graph reads of the context and the state."""
@@ -101,22 +97,29 @@ class _Memory:
             ancestry.begin(position)
             owner = self.by_sentence(ancestry.owner)
             self.arrays[name] = owner if fixed else owner[..., : _slots(ancestry)]
-        for number in self.free:
-            cache = self.caches[number]
-            if _fit(cache, _slots(cache.ancestry)):
-                self.rows[number] = self._share(number)
+        slots = [_slots(ancestry) for _, ancestry, _ in self.owners]
+        if slots != self.slots:
+            self.slots = slots
+            for number in self.free:
+                self.arrays[f"values.{number}"] = _fit(self.caches[number]).values.numpy()
         return self.arrays
 
     def append(self, following: list[Any], position: Tensor) -> None:
         """Replace the values (N, width) of each cache by the cache, after writing them at position (N,)."""
-        places: dict[Any, np.ndarray] = {}
+        # The hypotheses of a sentence have the same position, and each its own row of a slot
+        time = self.by_sentence(position)[:, 0]
+        slots: dict[tuple[int, int], np.ndarray] = {}
         for number, cache in self.caches.items():
-            rows, value = self.rows[number], following[number]
-            where = cache.ancestry, cache.values.shape[cache.slot_axis], value.shape[1] // rows.shape[1]
-            if where not in places:
-                places[where] = cache.ancestry.places(where[1], position, where[2]).numpy()
-            # As `Cache.append` does; NumPy takes half of torch's time for few rows
-            rows[places[where]] = value.reshape(-1, rows.shape[1])
+            array = self.arrays[f"values.{number}"]  # (B, L, beam, width) or, by head, (B, G, L, beam, d)
+            *heads, size, beam, width = array.shape[1:]
+            where = cache.ancestry.stride, size
+            if where not in slots:
+                slots[where] = time // where[0] % size
+            value = following[number].reshape(-1, beam, *heads, width)
+            if heads:
+                array[self.sentences, :, slots[where]] = value.swapaxes(1, 2)
+            else:
+                array[self.sentences, slots[where]] = value
             cache.steps = cache.ancestry.steps
             following[number] = cache
 
@@ -203,17 +206,15 @@ def _slots(ancestry: Ancestry) -> int:
     return min(-(-used // _SLOTS) * _SLOTS, ancestry.slots)
 
 
-def _fit(cache: Cache, slots: int) -> bool:
-    """Resize a cache to the slots in use, since a graph reads all of its memory in one piece; return True if so."""
-    axis, old = cache.slot_axis, cache.values
-    if old.shape[axis] == slots:
-        return False
+def _fit(cache: Cache) -> Cache:
+    """Resize a cache to the slots in use, since a graph reads all of its memory in one piece."""
+    axis, old, slots = cache.slot_axis, cache.values, _slots(cache.ancestry)
     kept = min(slots, old.shape[axis]) if cache.steps else 0
     cache.values = old.new_empty(*old.shape[:axis], slots, *old.shape[axis + 1 :])
     cache.values.narrow(axis, 0, kept).copy_(old.narrow(axis, 0, kept))
     # Zeros, since slots that a hypothesis does not see have the weight 0
     cache.values.narrow(axis, kept, slots - kept).zero_()
-    return True
+    return cache
 
 
 def load_onnx(folder: Path, *, trust: Sequence[str] = ()) -> Loaded:

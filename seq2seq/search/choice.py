@@ -21,7 +21,7 @@ class OpenHypotheses(NamedTuple):
         log_prob: log p so far, (B, beam); -inf for an empty place in the beam.
         position: The position of the last token, (B,).
         limits: The length of the longest target, the end included, (B,).
-        forced: The start and the prefix, (B, L), -1 after them.
+        forced: The token that each position must have, (B, L), or -1: the start, the prefix, and the end at the limit.
         tokens: Tokens so far, (B, beam, L), if a rule or the selection reads them; else (B, beam, 0).
         draws: A uniform number for each sample and position, (B, beam, L), for sampling; else (B, beam, 0).
         phrases: Phrases that the translation must have, as `constraints.flatten` writes them, (B, tokens).
@@ -47,16 +47,13 @@ class Scores(NamedTuple):
     """Scores of a step.
 
     Attributes:
-        log_probs: log p, (N, V), in nats; -inf for forbidden tokens. A NaN or +inf logit makes its row NaN.
-        only: The forced token, (N,); -1 for rows that may choose.
-        only_log_prob: log p of the forced token, (N,), before rules; 0 for tokens of the start.
+        log_probs: log p, (N, V), in nats; -inf for forbidden tokens. A forced token forbids all others; its log p is
+            the model's, or 0 at the start. A NaN or +inf logit makes its row NaN.
         characters: The automaton of byte pieces; None without byte pieces.
         ids: The token of each column, (V,); None if all tokens are scored.
     """
 
     log_probs: Tensor
-    only: Tensor
-    only_log_prob: Tensor
     characters: Characters | None = None
     ids: Tensor | None = None
 

@@ -175,14 +175,12 @@ class Constrained(Selection):
         """Choose for each sentence in turn."""
         sentences, size = rows.log_prob.shape
         width = min(2 * size, scores.log_probs.shape[1])
-        value, token = top(scores.log_probs, width)  # (N, width)
+        value, _, token = top(scores.log_probs[:, None], width)  # (N, width)
         total = value.view(sentences, size, width) + rows.log_prob[:, :, None]
         words = self.words if scores.ids is None else self.words.in_columns(scores.ids.tolist())
         phrases = [guarded(unflatten(flat), words) for flat in rows.phrases.tolist()]
         progress = self._followed.all(rows, phrases, words)
         wanted = self._wanted(scores, rows, progress, phrases)
-        only = scores.only.view(sentences, size)[:, 0].tolist()
-        alone = (scores.only_log_prob.view(sentences, size) + rows.log_prob).tolist()
         best_tokens = token.view(sentences, size, width).tolist()
         best_totals = total.tolist()
         partial = rows.partial.tolist()
@@ -191,14 +189,9 @@ class Constrained(Selection):
         may_end = []
         kept = []
         for row in range(sentences):
-            if only[row] >= 0:
-                given = [{only[row]: log_prob} for log_prob in alone[row]]
-            else:
-                given = wanted[row]
-                for parent in range(size):
-                    given[parent].update(zip(best_tokens[row][parent], best_totals[row][parent], strict=True))
             candidates = []
-            for parent, log_probs in enumerate(given):
+            for parent, log_probs in enumerate(wanted[row]):
+                log_probs.update(zip(best_tokens[row][parent], best_totals[row][parent], strict=True))
                 state = progress[row][parent]
                 character = partial[row][parent] if scores.characters else 0
                 candidates += self._extensions(

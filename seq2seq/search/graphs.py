@@ -184,7 +184,7 @@ class _Captured:
         self._ancestries = ancestries(rows.state)
         self._caches = caches(rows.state)
         batch_size, beam = rows.open.last.shape
-        self._packed = torch.empty(batch_size, 6 * beam, dtype=torch.int32, device=rows.open.last.device)
+        self._packed = torch.empty(batch_size, 6 * beam, dtype=torch.float64, device=rows.open.last.device)
         self._recordings: dict[tuple[int, ...], _Recording | None] = {}
 
     def advance(self) -> Tensor:

@@ -9,28 +9,23 @@ import numpy as np
 from seq2seq.search.hypothesis import Hypothesis, NotFiniteScoresError, length_divisor
 from seq2seq.settings.search import SearchSettings
 
-# Log p, parent and token of each column of a beam.
-Arrays = tuple[np.ndarray, ...]
-
 
 class Results:
-    """Results of a step for all rows: log p, parent and token of each column of a beam, (B, beam) each.
+    """Results of a step for all rows: log p, parent and token of each column of a beam, (3, B, beam).
 
     Args:
-        may_end: Extensions of which some have ended.
-        kept: Extensions that continue.
+        parts: Those of extensions of which some have ended, then those of extensions that continue, (6, B, beam).
         rows: The rows of unfinished sentences.
 
     Raises:
         NotFiniteScoresError: A log p is NaN, as in all extensions of a hypothesis that has a NaN or +inf logit.
     """
 
-    def __init__(self, may_end: Arrays, kept: Arrays, eos: int, rows: list[int]) -> None:
-        self.may_end = may_end
-        self.kept = kept
-        log_prob, _, token = may_end
-        self.best_open: list[float] = kept[0].max(1).tolist()  # NaN if any is NaN
-        if any(np.isnan(part).any() and np.isnan(part[rows]).any() for part in (log_prob, kept[0])):
+    def __init__(self, parts: np.ndarray, eos: int, rows: list[int]) -> None:
+        self.may_end, self.kept = parts[:3], parts[3:]
+        log_prob, _, token = self.may_end
+        self.best_open: list[float] = self.kept[0].max(1).tolist()
+        if np.isnan(parts).any() and np.isnan(parts[:, rows]).any():
             raise NotFiniteScoresError
         # The columns that have ended in each row; -inf is an empty place
         self.ended: dict[int, list[int]] = {}

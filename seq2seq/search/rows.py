@@ -13,7 +13,7 @@ from torch import Tensor
 from seq2seq.network.state import Nested, first, move, refill, reorder, set_length
 from seq2seq.search.characters import Characters
 from seq2seq.search.choice import Choice, Extensions, OpenHypotheses, Rule, Scores, Selection
-from seq2seq.search.hypothesis import Specials
+from seq2seq.search.hypothesis import NEVER
 from seq2seq.search.models import AnyModel, step_log_probs
 
 
@@ -56,6 +56,20 @@ class Columns(NamedTuple):
         return choice._replace(may_end=may_end, kept=kept)
 
 
+class Forced(NamedTuple):
+    """Tokens that hypotheses must have next, (N, 1) each: which hypotheses, the tokens, and their log p."""
+
+    which: Tensor
+    token: Tensor
+    log_prob: Tensor
+
+    def apply(self, log_probs: Tensor) -> None:
+        """Forbid all other tokens of log_probs (N, V), in place; a row with a NaN becomes NaN."""
+        kept = torch.where(self.which, self.log_prob, log_probs.gather(1, self.token))
+        torch.where(self.which, self.log_prob.clamp(max=NEVER), log_probs, out=log_probs)
+        log_probs.scatter_(1, self.token, kept)
+
+
 class Rows:
     """The rows of a running search, written in place as sentences leave and enter.
 
@@ -77,7 +91,6 @@ class Rows:
         context: Nested,
         rows: OpenHypotheses,
         *,
-        special: Specials,
         max_len: int,
         rules: tuple[Rule, ...],
         selection: Selection,
@@ -85,7 +98,6 @@ class Rows:
         rule_tokens: Tensor | None = None,
     ) -> None:
         self.model = model
-        self.special = special
         self.context = context
         self.open = rows
         self.beam = rows.last.shape[1]
@@ -109,8 +121,7 @@ class Rows:
         """Extend every open hypothesis by one token without waiting for the device.
 
         Returns:
-            log p, parent and token of the extensions that may end, then of those kept, (B, 6 beam): int32, with log p
-            as the bits of float32.
+            log p, parent and token of the extensions that may end, then of those kept, (B, 6 beam) in float64.
         """
         columns = self._columns
         rows = self.open if columns is None else columns.of_rows(self.open)
@@ -121,9 +132,8 @@ class Rows:
         if columns is not None:
             choice = columns.tokens_of(choice)
         self._follow(choice.kept)
-        parts = [part for extensions in choice for part in extensions]
-        # One tensor, and so one copy to the host
-        return torch.cat([part.view(torch.int32) if part.is_floating_point() else part.int() for part in parts], 1)
+        # One tensor, and so one copy to the host; float64 holds every token exactly
+        return torch.cat([part for log_prob, *rest in choice for part in (log_prob.double(), *rest)], 1)
 
     def _scores(self, rows: OpenHypotheses) -> Scores:
         position = rows.position[:, None].expand(-1, self.beam).reshape(-1)  # (N,)
@@ -132,19 +142,24 @@ class Rows:
             self.model, rows.last.flatten(), self.context, self.state, position, self._output
         )
         only = rows.forced.gather(1, rows.position[:, None])  # (B, 1)
-        # At its limit a hypothesis must end, so that it is not lost
-        only = only.masked_fill((rows.position + 1 >= rows.limits)[:, None], self.special.eos)
-        only = only.expand(-1, self.beam).reshape(-1)  # (N,)
-        if self._columns is not None:
-            only = torch.where(only < 0, only, self._columns.place[only.clamp(min=0)])
-        only_log_prob = log_probs.gather(1, only.clamp(min=0)[:, None])  # (N, 1)
-        # 0 for tokens of the start, but NaN stays, since it tells that the model is damaged
-        counts = rows.position >= rows.start  # (B,)
-        only_log_prob = (only_log_prob.view(-1, self.beam) * counts[:, None]).flatten()
+        # On a CPU the check saves passes over all tokens; on a GPU it would wait for the device
+        forced = self._forced(only, log_probs, rows) if only.is_cuda or (only >= 0).any() else None
         for rule in self.rules:
             rule(log_probs, rows)
-        ids = None if self._columns is None else self._columns.ids
-        return Scores(log_probs, only, only_log_prob, self.characters, ids)
+        if forced is not None:
+            forced.apply(log_probs)
+        return Scores(log_probs, self.characters, None if self._columns is None else self._columns.ids)
+
+    def _forced(self, only: Tensor, log_probs: Tensor, rows: OpenHypotheses) -> Forced:
+        """Return the forced tokens `only` (B, 1), -1 for none, of all hypotheses, with their log p before rules."""
+        only = only.expand(-1, self.beam).reshape(-1, 1)  # (N, 1)
+        token = only.clamp(min=0)
+        if self._columns is not None:
+            token = self._columns.place[token]
+        log_prob = log_probs.gather(1, token)
+        # 0 for tokens of the start, but NaN stays, since it tells that the model is damaged
+        counts = (rows.position >= rows.start)[:, None].expand(-1, self.beam).reshape(-1, 1)
+        return Forced(only >= 0, token, log_prob * counts)
 
     def _follow(self, kept: Extensions) -> None:
         """Let hypothesis i continue hypothesis parent[i] of its sentence by its token."""

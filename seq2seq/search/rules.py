@@ -35,8 +35,8 @@ class MinLength(Rule):
 
     def __call__(self, log_probs: Tensor, rows: OpenHypotheses) -> None:
         """Forbid eos in shorter translations."""
-        early = (rows.position < self.least).repeat_interleave(rows.last.shape[1])  # (N,)
-        log_probs[:, self.eos].masked_fill_(early, NEVER)
+        early = (rows.position < self.least)[:, None]  # (B, 1)
+        log_probs[:, self.eos].view(rows.last.shape).masked_fill_(early, NEVER)
 
 
 @dataclasses.dataclass(frozen=True)

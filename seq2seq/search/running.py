@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -103,7 +102,6 @@ class Running:
             setup.model,
             setup.model.context(src, mask),
             self._open(sources, limits),
-            special=setup.special,
             max_len=self.max_len,
             rules=self.rules,
             # With a shortlist, rules and selections know tokens by their columns
@@ -143,13 +141,9 @@ class Running:
         """Assign the results of a step to the sentences that had the rows at that step."""
         if mark is not None:
             mark.synchronize()
-        # As `Rows.advance` packs them, (B, beam) each; log p are floats, stored as their bits
-        parts = packed.numpy().reshape(len(packed), 6, -1).swapaxes(0, 1)
-        end_log_prob, end_parent, end_token, log_prob, parent, token = parts
-        may_end = end_log_prob.view(np.float32), end_parent, end_token
-        kept = log_prob.view(np.float32), parent, token
         waiting = [row for row, sentence in enumerate(seated) if not sentence.done]
-        results = Results(may_end, kept, self.setup.special.eos, waiting)
+        parts = packed.numpy().reshape(len(packed), 6, -1).swapaxes(0, 1)  # as `Rows.advance` packs them
+        results = Results(parts, self.setup.special.eos, waiting)
         for row in waiting:
             seated[row].update(results, row, self.setup.settings)
             if seated[row].done:
@@ -223,6 +217,8 @@ class Running:
         for row, (_, source) in enumerate(sources):
             given = source.given
             forced[row, : len(given)] = torch.tensor(given, dtype=torch.int64)
+            # At its limit a hypothesis must end, so that it is not lost
+            forced[row, limits[row] - 1 :] = self.setup.special.eos
             if draws.shape[2]:
                 # The shape depends on this sentence alone, so that its samples do not depend on other sentences
                 generator = torch.Generator().manual_seed(source.seed)

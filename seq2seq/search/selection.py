@@ -22,12 +22,10 @@ class BestFirst(Selection):
 
     def __call__(self, scores: Scores, rows: OpenHypotheses) -> Choice:
         """Choose."""
-        size = rows.log_prob.shape[1]
-        # 2 * beam tokens of each hypothesis, since up to `beam` extensions may end and `beam` must be kept
-        width = min(2 * size, scores.log_probs.shape[1])
-        value, token = _alone(*top(scores.log_probs, width), scores)  # (N, width)
-        total = value.view(-1, size, width) + rows.log_prob[:, :, None]
-        return _cut(total, token.view(total.shape), size, self.eos)
+        sentences, size = rows.log_prob.shape
+        log_probs = scores.log_probs.view(sentences, size, -1)
+        # 2 * beam extensions, since up to `beam` of them may end and `beam` must be kept
+        return _cut(top(log_probs, 2 * size, rows.log_prob), size, self.eos)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +57,9 @@ class Drawn(Selection):
     def __call__(self, scores: Scores, rows: OpenHypotheses) -> Choice:
         """Draw."""
         sentences, beam = rows.log_prob.shape
-        drawn = self._draw(scores.log_probs, rows)  # (N,)
-        single = scores.only >= 0
-        token = torch.where(single, scores.only, drawn)
-        chosen = torch.where(single, scores.only_log_prob, scores.log_probs.gather(1, drawn[:, None]).squeeze(1))
+        token = self._draw(scores.log_probs, rows)[:, None]  # (N, 1)
         # Under the model's own distribution, without temperature, top_k or top_p
-        log_prob = rows.log_prob + chosen.view(sentences, beam)
+        log_prob = rows.log_prob + scores.log_probs.gather(1, token).view(sentences, beam)
         token = token.view(sentences, beam)
         parent = torch.arange(beam, device=token.device).expand(sentences, beam)
         # A sample that has ended leaves an empty row
@@ -78,7 +73,7 @@ class Drawn(Selection):
         scaled = log_probs / self.temperature
         index = None
         if self.top_k:
-            scaled, index = top(scaled, min(self.top_k, log_probs.shape[1]))
+            scaled, _, index = top(scaled[:, None], self.top_k)
         elif self.top_p < 1:
             scaled, index = scaled.sort(-1, descending=True)
         probability = scaled.double().softmax(-1)  # (N, W)
@@ -117,16 +112,10 @@ class Diverse(Selection):
         kept: list[Extensions] = []
         for start in range(0, beam, size):
             part = slice(start, start + size)
-            own = _part(scores, sentences, part)
             price = self.strength * counts  # (B, 1, V)
-            width = min(2 * size, vocab)
-            value, token = _alone(*top((log_probs[:, part] - price).flatten(0, 1), width), own)
-            total = value.view(-1, size, width) + rows.log_prob[:, part, None]
-            token = token.view(total.shape)
-            paid = price.expand(-1, size, -1).gather(2, token)  # (B, size, width)
-            # A forced token has no penalty
-            paid = paid.masked_fill((own.only >= 0).view(sentences, size, 1), 0.0)
-            choice = _cut(total, token, size, self.eos, paid)
+            found = top(log_probs[:, part] - price, 2 * size, rows.log_prob[:, part])
+            paid = price[:, 0].gather(1, found.token)  # (B, 2 size)
+            choice = _cut(found, size, self.eos, paid)
             real = (choice.kept.log_prob > NEVER).to(counts.dtype)  # (B, size)
             counts.scatter_add_(2, choice.kept.token[:, None], real[:, None])
             # Parents count from the first row of the beam
@@ -140,58 +129,44 @@ def _joined(groups: list[Extensions]) -> Extensions:
     return Extensions(*(torch.cat(parts, 1) for parts in zip(*groups, strict=True)))
 
 
-def _part(scores: Scores, sentences: int, part: slice) -> Scores:
-    """Return the scores of some rows of each beam, with `log_probs` of all rows."""
-    only = scores.only.view(sentences, -1)[:, part].flatten()
-    only_log_prob = scores.only_log_prob.view(sentences, -1)[:, part].flatten()
-    return Scores(scores.log_probs, only, only_log_prob)
-
-
-def _alone(value: Tensor, token: Tensor, scores: Scores) -> tuple[Tensor, Tensor]:
-    """Replace the best tokens (N, width) by the forced token, in rows that have one."""
-    single = (scores.only >= 0)[:, None]  # (N, 1)
-    best = torch.arange(value.shape[1], device=value.device) == 0  # (width,)
-    alone = torch.where(best, scores.only_log_prob[:, None], NEVER)  # (N, width)
-    return torch.where(single, alone, value), torch.where(single, scores.only[:, None], token)
-
-
-def _cut(total: Tensor, token: Tensor, size: int, eos: int, paid: Tensor | None = None) -> Choice:
-    """Choose among extensions (B, size, width) by `total`; their log p is total + paid."""
-    width = total.shape[2]
-    ranked, flat = total.flatten(1).topk(min(2 * size, size * width), -1)  # (B, 2 size)
-    # Flat = parent * width + rank
-    found = Extensions(ranked, flat // width, token.flatten(1).gather(1, flat))
-    open_rank, kept = ranked.masked_fill(found.token == eos, NEVER).topk(size, -1)  # (B, size)
-    may_end = Extensions(ranked[:, :size], found.parent[:, :size], found.token[:, :size])
-    parent = found.parent.gather(1, kept)
-    chosen = found.token.gather(1, kept)
-    log_prob = open_rank  # -inf for an empty row
+def _cut(found: Extensions, size: int, eos: int, paid: Tensor | None = None) -> Choice:
+    """Choose among extensions (B, n), best first; their log p is found.log_prob + paid."""
+    rank, parent, token = found
+    kept_rank, kept = rank.masked_fill(token == eos, NEVER).topk(size, -1)  # (B, size)
+    may_end = Extensions(rank[:, :size], parent[:, :size], token[:, :size])
+    open_ones = Extensions(kept_rank, parent.gather(1, kept), token.gather(1, kept))  # -inf for an empty row
     if paid is not None:
-        cost = paid.flatten(1).gather(1, flat)
-        may_end = may_end._replace(log_prob=may_end.log_prob + cost[:, :size])
-        log_prob = log_prob + cost.gather(1, kept)
-    return Choice(may_end, Extensions(log_prob, parent, chosen))
+        may_end = may_end._replace(log_prob=may_end.log_prob + paid[:, :size])
+        open_ones = open_ones._replace(log_prob=open_ones.log_prob + paid.gather(1, kept))
+    return Choice(may_end, open_ones)
 
 
-def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k largest numbers of each row of x (N, V), best first, and their columns, as `topk` does.
+def top(x: Tensor, k: int, before: Tensor | None = None) -> Extensions:
+    """Return the k largest numbers before + x of each sentence's x (B, beam, V), best first, or all if they are fewer.
 
     They lie in the k blocks of columns with the largest maxima, or after the last whole block. NaN counts as the
     largest number.
+
+    Args:
+        before: Added to the numbers of each row, (B, beam) (default: 0).
     """
-    size = x.shape[1]
+    before = x.new_zeros(x.shape[:2]) if before is None else before
+    _, beam, size = x.shape
     blocks = size // _BLOCK
     # `topk` is slow on long rows of a CPU, where the maxima of blocks take one pass over memory
     if x.is_cuda or blocks < 2 * k:
-        values, index = x.topk(k, -1)
-        return values, index
-    maxima = x[:, : blocks * _BLOCK].unflatten(1, (blocks, _BLOCK)).amax(-1)  # (N, blocks)
-    chosen = maxima.topk(k, -1).indices  # (N, k)
-    columns = chosen[:, :, None] * _BLOCK + torch.arange(_BLOCK, device=x.device)  # (N, k, block)
-    columns = columns.flatten(1)
+        best, column = x.topk(min(k, size), -1)  # (B, beam, width)
+        ranked, flat = (best + before[:, :, None]).flatten(1).topk(min(k, beam * best.shape[2]), -1)  # (B, k)
+        return Extensions(ranked, flat // best.shape[2], column.flatten(1).gather(1, flat))
+    maxima = x[..., : blocks * _BLOCK].unflatten(2, (blocks, _BLOCK)).amax(-1) + before[:, :, None]
+    chosen = maxima.flatten(1).topk(k, -1).indices  # (B, k)
+    begin = chosen // blocks * size + chosen % blocks * _BLOCK
+    flat = (begin[:, :, None] + torch.arange(_BLOCK)).flatten(1)  # (B, k * block), of beam * V
     if size % _BLOCK:
         # Columns after the last whole block are always candidates
-        rest = torch.arange(blocks * _BLOCK, size, device=x.device).expand(x.shape[0], -1)
-        columns = torch.cat([columns, rest], 1)
-    values, at = x.gather(1, columns).topk(k, -1)
-    return values, columns.gather(1, at)
+        rest = torch.arange(beam)[:, None] * size + torch.arange(blocks * _BLOCK, size)
+        flat = torch.cat([flat, rest.flatten().expand(len(x), -1)], 1)
+    parent = flat // size
+    ranked, at = (x.flatten(1).gather(1, flat) + before.gather(1, parent)).topk(k, -1)
+    flat = flat.gather(1, at)
+    return Extensions(ranked, flat // size, flat % size)

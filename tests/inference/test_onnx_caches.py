@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from seq2seq.inference.onnx_model import _fit, _Memory, _slots
+from seq2seq.inference.onnx_model import _fit, _Memory
 from seq2seq.network.state import Cache, expand, leaves
 
 
@@ -27,7 +27,7 @@ def test_a_cache_has_few_more_slots_than_are_in_use_and_keeps_what_was_written()
     sizes = []
     for position in range(20):
         cache.ancestry.begin(torch.full((2,), position))
-        _fit(cache, _slots(cache.ancestry))
+        _fit(cache)
         cache.append(torch.full((2, 4), position + 1.0), torch.full((2,), position))
         sizes.append(cache.values.shape[1])
         written = torch.arange(1.0, sizes[-1] + 1)
@@ -35,7 +35,7 @@ def test_a_cache_has_few_more_slots_than_are_in_use_and_keeps_what_was_written()
         assert cache.values[0, :, 0, 0].equal(written * (written <= position + 1))
     assert sizes == [8] * 8 + [16] * 8 + [20] * 4
     cache.ancestry.length = 3
-    _fit(cache, _slots(cache.ancestry))
+    _fit(cache)
     assert cache.values[1, :, 0, 0].tolist() == list(range(1, 9))
 
 

@@ -195,13 +195,14 @@ def test_gnmt_penalty_by_hand():
 
 @pytest.mark.parametrize("size", [5, 130, 1000, 4097])
 def test_top_is_topk(size):
-    x = torch.randn(3, size)
-    x[1, size // 2 :] = -torch.inf
-    x[2, -1] = math.nan
+    x, before = torch.randn(3, 2, size), torch.randn(3, 2)
+    x[1, :, size // 2 :] = -torch.inf
+    x[2, 1, -1] = math.nan
+    total = (x + before[:, :, None]).flatten(1)
     for k in (1, 4):
-        values, index = top(x, k)
-        torch.testing.assert_close(values, x.topk(k).values, equal_nan=True, rtol=0, atol=0)
-        torch.testing.assert_close(x.gather(1, index), values, equal_nan=True, rtol=0, atol=0)
+        values, parent, token = top(x, k, before)
+        torch.testing.assert_close(values, total.topk(k).values, equal_nan=True, rtol=0, atol=0)
+        torch.testing.assert_close(total.gather(1, parent * size + token), values, equal_nan=True, rtol=0, atol=0)
 
 
 @every_model

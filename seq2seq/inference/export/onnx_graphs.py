@@ -112,15 +112,20 @@ class _TracedHeadCache(_TracedCache):
     def attend(self, q: Tensor, values: _TracedHeadCache, position: Tensor, *, weights: str = "softmax") -> Tensor:
         """See `Cache.attend`: one softmax over the scores of the past and of the position itself."""
         heads, size = self.values.shape[1], self.values.shape[-1]
-        q = (q * size**-0.5).unflatten(1, (heads, -1))  # (B, G, H / G, beam, d)
-        keys, past = (part.values.flatten(2, 3)[:, :, None] for part in (self, values))  # (B, G, 1, L * beam, d)
-        key, own = (part.own() for part in (self, values))  # (B, G, 1, beam, d)
+        keys, past = (part.values.flatten(2, 3) for part in (self, values))  # (B, G, L * beam, d)
+        key, own = (part.own() for part in (self, values))  # (B, G, beam, d)
         # The slots before the position itself
-        visible = self.visible(position)[:, None, None]  # (B, 1, 1, beam, L * beam)
-        scores = (q @ keys.transpose(-1, -2)).masked_fill(~visible, float("-inf"))
+        hidden = ~self.visible(position)[:, None]  # (B, 1, beam, L * beam)
+        q = q * size**-0.5
+        shared = q.shape[1] != heads
+        if shared:  # H / G query heads for each key head
+            q = q.unflatten(1, (heads, -1))  # (B, G, H / G, beam, d)
+            keys, past, key, own, hidden = (part.unsqueeze(2) for part in (keys, past, key, own, hidden))
+        scores = (q @ keys.transpose(-1, -2)).masked_fill(hidden, float("-inf"))
         both = normalize(torch.cat([scores, (q * key).sum(-1, keepdim=True)], -1), weights)
         before, here = both.split([scores.shape[-1], 1], -1)
-        return (before @ past + here * own).flatten(1, 2)  # (B, H, beam, d)
+        y = before @ past + here * own
+        return y.flatten(1, 2) if shared else y  # (B, H, beam, d)
 
     def convolve(self, weights: Tensor, position: Tensor, *, softmax: bool, backend: str = "auto") -> Tensor:
         """See `Cache.convolve`: the sum over the past, plus the position itself."""
@@ -136,10 +141,10 @@ class _TracedHeadCache(_TracedCache):
         return y + here.flatten(1)
 
     def own(self) -> Tensor:
-        """Return the appended values by head, (B, G, 1, beam, d)."""
+        """Return the appended values by head, (B, G, beam, d)."""
         batch_size, heads, _, beam, size = self.values.shape
         assert self.appended is not None
-        return self.appended.view(batch_size, beam, heads, 1, size).permute(0, 2, 3, 1, 4)
+        return self.appended.view(batch_size, beam, heads, size).transpose(1, 2)
 
 
 class EncoderGraph(nn.Module):
