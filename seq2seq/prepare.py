@@ -60,12 +60,13 @@ def prepare(config: dict[str, Any], *, chosen: Collection[str] | None = None, ty
     # Raises ValueError for corpora that cannot be read, before any work
     plan = plan if plan.run.init_from else plan.opened()
     # These import torch
+    from seq2seq import checkpoint
     from seq2seq.data.preparation import prepare_corpora
     from seq2seq.training import checks, finetune
 
     start = time.monotonic()
     # Fine-tuning writes the tokenizer of the checkpoint to the cache
-    start_from = finetune.load_start(plan.run.init_from, trust=plan.trust)
+    start_from = checkpoint.load(plan.run.init_from, trust=plan.trust) if plan.run.init_from else None
     if start_from:
         section = finetune.adopt_data(plan.data, start_from.meta, origin=str(plan.run.init_from), chosen=chosen)
         plan = dataclasses.replace(plan, data=section)

@@ -13,6 +13,7 @@ import numpy as np
 LEVEL = 0.05
 # Nodes and weights of Gauss-Legendre integration, for smooth integrands.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
+_NORMAL = statistics.NormalDist()
 
 
 class Estimate(NamedTuple):
@@ -116,12 +117,12 @@ class Power(NamedTuple):
         """Compute the probability that a true difference is significant, in either direction."""
         shift = difference / self.error
         critical = quantile(1 - self.level / 2, self.freedom)
-        return self._expected(lambda s: _normal(shift - critical * s) + _normal(-shift - critical * s))
+        return self._expected(lambda s: _NORMAL.cdf(shift - critical * s) + _NORMAL.cdf(-shift - critical * s))
 
     def of_equivalence(self, margin: float) -> float:
         """Compute the probability that a true difference of 0 is shown to be within ± margin."""
         critical = quantile(1 - self.level, self.freedom)
-        return self._expected(lambda s: max(0.0, 2 * _normal(margin / self.error - critical * s) - 1))
+        return self._expected(lambda s: max(0.0, 2 * _NORMAL.cdf(margin / self.error - critical * s) - 1))
 
     def detectable(self, power: float = 0.8) -> float:
         """Compute the true difference that is significant with this probability."""
@@ -173,10 +174,6 @@ def two_tails(t: float, freedom: float) -> float:
 def quantile(probability: float, freedom: float) -> float:
     """Compute the quantile of Student's distribution for a probability of at least 0.5."""
     return _root(lambda t: 1 - two_tails(t, freedom) / 2 - probability)
-
-
-def _normal(z: float) -> float:
-    return math.erfc(-z / math.sqrt(2)) / 2
 
 
 def _root(function: Callable[[float], float]) -> float:

@@ -65,14 +65,14 @@ class Group:
         Args:
             accelerator: Use only the runs on this accelerator.
         """
-        runs = [run for run in self.runs if accelerator in (None, accelerator_of(run))]
+        runs = [run for run in self.runs if accelerator in (None, run.accelerator)]
         numbers = [number for run in runs if not math.isnan(number := run.number(key))]
         return statistics.fmean(numbers) if numbers else math.nan
 
     @property
     def accelerators(self) -> list[str]:
         """List the kinds of device that the runs were trained on, "cpu" and "gpu", in alphabetical order."""
-        return sorted({accelerator_of(run) for run in self.runs})
+        return sorted({run.accelerator for run in self.runs})
 
 
 def seed_means(scores: Iterable[tuple[int, float]]) -> dict[int, float]:
@@ -85,11 +85,6 @@ def seed_means(scores: Iterable[tuple[int, float]]) -> dict[int, float]:
     for seed, score in scores:
         found.setdefault(seed, []).append(score)
     return {seed: statistics.fmean(values) for seed, values in found.items()}
-
-
-def accelerator_of(run: RunResult) -> str:
-    """Return what a run was trained on."""
-    return str(run.results.get("accelerator", "cpu"))
 
 
 def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[Group]:

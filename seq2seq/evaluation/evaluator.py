@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,14 +54,6 @@ class Evaluation(NamedTuple):
         """Return the scores by name and sacreBLEU's signatures, for results.json."""
         signatures = [self.bleu.signature, self.chrf.signature, *(score.signature for _, score in self.directions)]
         return self.numbers() | {"signatures": signatures}
-
-
-class Texts(NamedTuple):
-    """Texts of a split; line i of each list belongs to the same sentence."""
-
-    sources: list[str]
-    references: list[str]
-    hypotheses: list[str]
 
 
 class Partial(NamedTuple):
@@ -151,18 +143,28 @@ class Evaluator:
         self.cut = {number for part in parts for number in part.cut}
         self.beyond = {number for part in parts for number in part.beyond}
 
-    def texts(self) -> Texts:
-        """Return the sentences that were decoded, in file order."""
-        order = sorted(self._hypotheses)
-        return Texts(*([lines[i] for i in order] for lines in (self.sources, self.references, self._hypotheses)))
-
     def result(self) -> Evaluation:
-        """Score the translations."""
-        texts = self.texts()
-        bleu = scorers.bleu(texts.hypotheses, texts.references, tokenize=self.tokenize)
-        chrf = scorers.chrf(texts.hypotheses, texts.references)
+        """Score the translations, of the split and of each direction that has a sentence."""
+        order = sorted(self._hypotheses)
+        sources, references, hypotheses = (
+            [lines[i] for i in order] for lines in (self.sources, self.references, self._hypotheses)
+        )
         loss, nll, tokens = self._sums.tolist()
-        return Evaluation(bleu, chrf, loss / tokens, nll / tokens, *texts, directions=tuple(self._score_directions()))
+        parts = [(part, [i for i in order if i in part.rows]) for part in self.directions]
+        return Evaluation(
+            bleu=self._bleu(order, self.tokenize),
+            chrf=scorers.chrf(hypotheses, references),
+            loss=loss / tokens,
+            nll=nll / tokens,
+            sources=sources,
+            references=references,
+            hypotheses=hypotheses,
+            directions=tuple((part.name, self._bleu(rows, part.tokenize)) for part, rows in parts if rows),
+        )
+
+    def _bleu(self, rows: Sequence[int], tokenize: str) -> scorers.Score:
+        hypotheses, references = ([lines[i] for i in rows] for lines in (self._hypotheses, self.references))
+        return scorers.bleu(hypotheses, references, tokenize=tokenize)
 
     def _crop(self, batch: Batch) -> Batch:
         translator = self.translator
@@ -192,15 +194,6 @@ class Evaluator:
         candidates = self.translator.decode(batch.src, batch.src_mask, starts)
         decoded = {i: row[0].text for i, row in zip(batch.index.tolist(), candidates, strict=True)}
         return dict.fromkeys(numbers, "") | decoded
-
-    def _score_directions(self) -> Iterator[tuple[str, scorers.Score]]:
-        """Compute BLEU of every direction that has a sentence."""
-        for direction in self.directions:
-            rows = [i for i in sorted(self._hypotheses) if i in direction.rows]
-            hypotheses = [self._hypotheses[i] for i in rows]
-            references = [self.references[i] for i in rows]
-            if rows:
-                yield direction.name, scorers.bleu(hypotheses, references, tokenize=direction.tokenize)
 
 
 def crop(batch: Batch, src_len: int, tgt_len: int | None, *, eos_id: int) -> Batch:

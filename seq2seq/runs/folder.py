@@ -160,17 +160,15 @@ class RunFolder:
             write_text(self.test_file(side), "".join(line.replace("\n", " ") + "\n" for line in lines))
 
 
-def run_name(config: Mapping[str, Any], mixer: str) -> str:
-    """Return `<data>-<mixer>-<hash>`, with the label of the mixer and the hash of resolved settings."""
-    # Names of data sets have slashes (org/name); \w keeps letters of any script
-    data = re.sub(r"[^\w.+-]+", "_", str(config["data"]["name"]))
-    return f"{data}-{re.sub(r'[^0-9A-Za-z_.+-]+', '_', mixer)}-{config_hash(config)}"
-
-
 def folder_of(config: Mapping[str, Any], mixer: str) -> Path:
-    """Return the folder of a new run with these settings."""
+    """Return the folder of a new run: `run`, or `<data>-<mixer>-<hash>` with the hash of resolved settings."""
     # A name may look like a number: run=2024
-    return Path(str(config["runs"])) / str(config["run"] or run_name(config, mixer))
+    name = str(config["run"] or "")
+    if not name:
+        # Names of data sets have slashes (org/name); \w keeps letters of any script
+        data = re.sub(r"[^\w.+-]+", "_", str(config["data"]["name"]))
+        name = f"{data}-{re.sub(r'[^0-9A-Za-z_.+-]+', '_', mixer)}-{config_hash(config)}"
+    return Path(str(config["runs"])) / name
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

@@ -92,6 +92,11 @@ class RunResult:
         """The fingerprint of the whole corpus, before `data.limit` and the seed choose a part of it."""
         return self.results.get("whole_corpus")
 
+    @property
+    def accelerator(self) -> str:
+        """The kind of device that the run was trained on, "cpu" or "gpu"."""
+        return str(self.results.get("accelerator", "cpu"))
+
     def number(self, key: str) -> float:
         """Return a number of results.json; nan if the run does not have it."""
         value = self.results.get(key, math.nan)
@@ -142,7 +147,7 @@ class RunResult:
     def curve(self, against: str = "time") -> list[tuple[float, float]]:
         """Return (x, BLEU) of every validation, where x is "time" of training, "cpu" time or "updates"."""
         # The CPU time of a run on a GPU is meaningless
-        measured = against != "cpu" or self.results.get("accelerator", "cpu") == "cpu"
+        measured = against != "cpu" or self.accelerator == "cpu"
         return read_curve(self.folder.path / "metrics.csv", _AXES[against]) if measured else []
 
 

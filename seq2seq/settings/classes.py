@@ -92,24 +92,23 @@ def require_classes(config: Mapping[str, Any]) -> None:
     """
     for section in ("callbacks", "logger"):
         for name, node in entries(config[section]).items():
-            _require_class(f"{section}.{name}", node)
+            key = f"{section}.{name}"
+            if not isinstance(node, Mapping) or "_target_" not in node:
+                raise ValueError(
+                    f"{key}={node} names no class: write {{_target_: package.module.Class, argument: value}}"
+                )
+            target = str(node["_target_"])
+            package, _, rest = target.partition(".")
+            if not rest or not target.replace(".", "").isidentifier():
+                raise ValueError(f"{key}._target_={target} is not a class: write package.module.Class")
+            if not _installed(package):
+                raise ValueError(
+                    f"{key}._target_={target}: there is no package '{package}'; install it, or start the command in "
+                    "the folder that contains it (or name that folder in PYTHONPATH)"
+                )
             needed = _PACKAGES.get(class_name(node))
             if needed and not _installed(needed):
                 raise ValueError(f"the logger '{name}' needs {needed}: pip install {needed}, or use logger=default")
-
-
-def _require_class(key: str, node: Any) -> None:
-    if not isinstance(node, Mapping) or "_target_" not in node:
-        raise ValueError(f"{key}={node} names no class: write {{_target_: package.module.Class, argument: value}}")
-    target = str(node["_target_"])
-    package, _, rest = target.partition(".")
-    if not rest or not target.replace(".", "").isidentifier():
-        raise ValueError(f"{key}._target_={target} is not a class: write package.module.Class")
-    if not _installed(package):
-        raise ValueError(
-            f"{key}._target_={target}: there is no package '{package}'; install it, or start the command in the folder "
-            "that contains it (or name that folder in PYTHONPATH)"
-        )
 
 
 def _installed(package: str) -> bool:

@@ -21,9 +21,7 @@ from seq2seq.metrics.scorers import check_tokenize, tokenize_for
 from seq2seq.network.build import bounds, build_model, max_positions, on_meta_device
 from seq2seq.network.mixer import CrossMixer
 from seq2seq.network.model import Seq2Seq
-from seq2seq.runs.resume import Resumed
 from seq2seq.settings.tokenizer import PatchGrid
-from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.system.ranks import is_first_process
 from seq2seq.training import finetune
 from seq2seq.training.objective.guided_alignment import guided_mixer
@@ -114,11 +112,17 @@ def plan_data(plan: RunPlan, start: Loaded | None) -> DataPlan:
     """Plan the data of a run, and log how the tokenizer of a checkpoint splits the text.
 
     Raises:
-        ValueError: The corpora cannot be read, or have longer sentences than the model has positions.
+        ValueError: The corpora cannot be read, are a stream of a run that counts epochs, or have longer sentences than
+            the model has positions.
     """
     data = make_data_plan(plan, start)
-    if data.stream:
-        _refuse_epochs(plan.trainer)
+    trainer = plan.trainer
+    if data.stream and trainer.max_epochs is not None:
+        raise ValueError("data.streaming=true has no epochs: set trainer.max_steps or trainer.max_time, not max_epochs")
+    if data.stream and trainer.val_steps is None and trainer.val_time is None:
+        raise ValueError(
+            "data.streaming=true has no epochs to validate after: set trainer.val_steps or trainer.val_time"
+        )
     most = max_positions(plan.config, trust=plan.trust)
     # Batches are padded to multiples, so a sentence takes more positions than it has pieces.
     longest = data.longest_allowed
@@ -132,34 +136,6 @@ def plan_data(plan: RunPlan, start: Loaded | None) -> DataPlan:
         )
     if start and data.tokenizer.extend is None and not plan.tokenizer.ready_models:
         report_fit(start.tokenizer, data, str(plan.run.init_from))
-    return data
-
-
-def _refuse_epochs(trainer: TrainerSettings) -> None:
-    """Raise ValueError for trainer settings that count epochs, which a stream does not have."""
-    if trainer.max_epochs is not None:
-        raise ValueError("data.streaming=true has no epochs: set trainer.max_steps or trainer.max_time, not max_epochs")
-    if trainer.val_steps is None and trainer.val_time is None:
-        raise ValueError(
-            "data.streaming=true has no epochs to validate after: set trainer.val_steps or trainer.val_time"
-        )
-
-
-def decide_max_tokens(plan: RunPlan, data: DataPlan, resumed: Resumed | None) -> DataPlan:
-    """Return `data` with the size that data.max_tokens=auto chose for an earlier part of the run, if any.
-
-    Raises:
-        ValueError: A size must be measured, but the model is sharded.
-    """
-    # Another size would change the random numbers of micro-batches.
-    auto = plan.data.max_tokens == "auto"
-    if auto and resumed and resumed.max_tokens:
-        return dataclasses.replace(data, max_tokens=resumed.max_tokens)
-    if auto and plan.trainer.sharded:
-        raise ValueError(
-            "data.max_tokens=auto measures a whole model on each GPU, and trainer.strategy=fsdp has none: "
-            "set data.max_tokens to a number"
-        )
     return data
 
 

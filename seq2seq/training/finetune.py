@@ -8,14 +8,13 @@ import json
 import logging
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from seq2seq import checkpoint
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.extension import origins
@@ -48,13 +47,6 @@ _FOLLOWED = {"attention_dropout": "dropout", "weight_dropout": "weight_dropout"}
 _SIZES = {name: name for name in ("num_heads", "ffn_dim", "max_len")}
 
 
-def load_start(start: str | None, *, trust: Sequence[str]) -> Loaded | None:
-    """Load the checkpoint that a run starts from, or the best checkpoint of a folder; return None without `start`."""
-    if start is None:
-        return None
-    return checkpoint.load(start, trust=trust)
-
-
 def require_same_model(
     before: Mapping[str, Any],
     config: Mapping[str, Any],
@@ -77,17 +69,18 @@ def require_same_model(
     # Hydra adds and removes arguments of mixers that are written, not their defaults
     old, new = (flat(present_settings(each)) for each in (before, config))
     for key, _, _ in model_differences(before, config, trust=plan.trust):
-        if (chosen is None or is_chosen(key, chosen)) and not _is_new(key, swapped):
+        # The depth of an encoder may change with its mixer
+        slot = "encoder" if key == "mixer.extra_encoder_layers" else _slot(key)
+        if (chosen is None or is_chosen(key, chosen)) and slot not in swapped:
             there, here = old.get(key, UNSET), new.get(key, UNSET)
             where = f"init_from={plan.run.init_from}: {key}"
             raise ValueError(f"{where} is {there} there and {here} here; {_remedy(key, there, here)}")
 
 
-def _is_new(key: str, swapped: Collection[str]) -> bool:
-    """Return True for a setting of a slot with a new mixer; the depth of an encoder may change with its mixer."""
-    if key == "mixer.extra_encoder_layers":
-        return "encoder" in swapped
-    return any(f"{key}.".startswith(f"mixer.{slot}.") for slot in swapped)
+def _slot(key: str) -> str:
+    """Return the slot of a key of the section `mixer`; "" for any other key."""
+    section, _, rest = key.partition(".")
+    return rest.partition(".")[0] if section == "mixer" else ""
 
 
 def swapped_slots(before: Mapping[str, Any], config: Mapping[str, Any], plan: RunPlan) -> list[str]:
@@ -100,17 +93,14 @@ def swapped_slots(before: Mapping[str, Any], config: Mapping[str, Any], plan: Ru
         config: The settings of the run, with the sections `model` and `mixer`.
         plan: The plan, for what the user typed.
     """
-    typed = plan.replaced
+    typed = set(map(_slot, plan.replaced))
+    differing = {_slot(key) for key, *_ in model_differences(before, config, trust=plan.trust)}
     found = []
     for slot in SLOTS:
         one, other = (
             [each["_target_"] for _, _, each in mixers_of({slot: part["mixer"].get(slot)})] for part in (before, config)
         )
-        own = any(f"{key}.".startswith(f"mixer.{slot}.") for key in typed)
-        changed = own and any(
-            f"{key}.".startswith(f"mixer.{slot}.") for key, *_ in model_differences(before, config, trust=plan.trust)
-        )
-        if changed or ("mixer" in typed and one != other):
+        if slot in typed & differing or ("mixer" in plan.replaced and one != other):
             found.append(slot)
     return found
 
@@ -216,7 +206,7 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
     for key, _, value in differences(before, here):
         # A preset may add layers to an encoder; here the encoder keeps its depth
         typed = key in chosen if key == "mixer.extra_encoder_layers" else is_chosen(key, chosen)
-        if typed and value != UNSET and not (key.split(".")[0] == "mixer" and key.split(".")[1] in swapped):
+        if typed and value != UNSET and _slot(key) not in swapped:
             put(sections, key, value)
     # If a mixer's dropout equals the dropout of the checkpoint's model, it follows the user's choice for the model.
     followed = {name: own for name, own in _FOLLOWED.items() if is_chosen(f"model.{name}", chosen)}

@@ -34,14 +34,13 @@ An update, with the last micro-batch of an accumulation window:
 
     TranslationTask.on_before_optimizer_step    Divide gradients by the window's tokens over all ranks, clip, judge.
     Optimizer.step                              Update the weights.
-    TranslationTask.lr_scheduler_step           Count the update and set the next learning rate.
+    TranslationTask.lr_scheduler_step           Count the update, set the next learning rate and accumulation window.
 
 After each micro-batch, with decisions after each window:
 
     ProgressLog.on_train_batch_end          Write a row of metrics, if one is due.
     AverageWeights.on_train_batch_end       Add the new weights to the average, after an update.
     WindowEnd.on_train_batch_end            After an update: let all ranks agree on the decisions below, in order.
-    BatchGrowth.decide                      Grow the accumulation window (trainer.accumulate_start).
     Stopping.decide                         Stop, if the budget is spent.
     Validation.decide                       Validate, if a validation is due or the run is about to stop.
     Signals.decide                          Save and end the run, if a signal arrived.
@@ -74,7 +73,7 @@ End of training, and the test:
     Signals.on_train_end                    Obey a signal that arrived since the last validation.
     TranslationTask.on_train_end            Free the memory of replayed passes.
     Signals.on_test_start                   Handle signals again.
-    TranslationTask.on_test_epoch_start     Prepare to decode; `Report` has loaded the best weights.
+    TranslationTask.on_test_epoch_start     Prepare to decode; `write_report` has loaded the best weights.
     TranslationTask.test_step               Decode a batch, and sum its losses.
     Signals.on_test_batch_end               Obey a signal between two batches.
     TranslationTask.on_test_epoch_end       Score the test set.
@@ -83,17 +82,13 @@ End of training, and the test:
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import lightning as L
 from rich import get_console
 from rich.console import Console
 
-from seq2seq.runs.folder import RunFolder
-from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.system import ranks
-from seq2seq.training.callbacks.batch_growth import BatchGrowth
 from seq2seq.training.callbacks.checkpointing import KeepBest, KeepLast, SaveLast, SetResultsAside
 from seq2seq.training.callbacks.ema import AverageWeights
 from seq2seq.training.callbacks.median_stopping import MedianStop
@@ -108,6 +103,9 @@ from seq2seq.training.callbacks.window_end import WindowEnd
 from seq2seq.training.lightning_parts.run_state import RunState
 from seq2seq.training.lightning_parts.task import TranslationTask
 
+if TYPE_CHECKING:
+    from seq2seq.training.run import TrainingRun
+
 # Names under which callbacks of a run save their states.
 STATE_KEYS = frozenset(
     callback.__qualname__
@@ -115,27 +113,17 @@ STATE_KEYS = frozenset(
 )
 
 
-def make_callbacks(
-    *,
-    state: RunState,
-    task: TranslationTask,
-    settings: TrainerSettings,
-    folder: RunFolder,
-    config_yaml: str,
-    origin: dict[str, Any],
-    job: Path | None = None,
-) -> list[L.Callback]:
+def make_callbacks(run: TrainingRun, state: RunState, task: TranslationTask) -> list[L.Callback]:
     """Make the callbacks of a run, which share their results through `state`.
 
     In every hook, Lightning calls the callbacks in the order of the list; the comments explain this order. The user's
     callbacks come first: checkpoints that a hook writes include their state after the hook, and at the end of a
     validation they still see the averaged weights. Lightning itself moves a Checkpoint, such as ModelCheckpoint, to
     the end.
-
-    Args:
-        origin: See `SaveLast`.
-        job: The folder of this job of a sweep.
     """
+    folder, plan, settings = run.folder, run.plan, state.settings
+    # A resumed run must agree with these.
+    origin = {"settings": plan.config, "corpus": run.prepared.fingerprint}
     # Several callbacks share these objects. `LogHandler` prints on the same console.
     console = get_console() if ranks.is_first_process() else Console(quiet=True)
     average = AverageWeights(task.model, settings.ema) if settings.ema else None
@@ -143,18 +131,14 @@ def make_callbacks(
     stopping = Stopping(state)
     validation = Validation(state, save_last)
     signals = Signals(state, save_last)
-    # `signals` decides after `validation`, so that a resumed run makes a validation that was due. The batch grows
-    # before anything is saved, so that a resumed run has the same batch size.
-    growth = [BatchGrowth(settings, state.budget)] if settings.accumulate_start else []
-    deciders = [*growth, stopping, validation, signals, save_last]
-    # Jobs with a budget of time alone are compared at equal times, all others at equal updates.
-    axis = "step" if settings.max_steps or settings.max_epochs else "train/seconds_after_start"
+    # `signals` decides after `validation`, so that a resumed run makes a validation that was due.
+    deciders = [stopping, validation, signals, save_last]
     callbacks: list[L.Callback | None] = [
-        SetResultsAside(folder, config_yaml),
+        SetResultsAside(folder, plan.config_yaml),
         # Before the clocks start.
         WarmUp(state.budget),
         # Before the callbacks that write checkpoints, so that these include its state after this update.
-        ProgressLog(state=state, settings=settings, console=console),
+        ProgressLog(state, console),
         LogSamples(settings.samples, console=console),
         Profile(folder.path, updates=settings.max_steps) if settings.profile else None,
         # Before `average` puts the trained weights back, so that these two save the validated weights.
@@ -169,9 +153,7 @@ def make_callbacks(
         # After clock, progress and signals are ready, since it may repeat an interrupted validation at once.
         validation,
         # After `RecordScores` has compared the score.
-        MedianStop(state=state, job=job, peers=settings.median_stop, axis=axis)
-        if job and settings.median_stop
-        else None,
+        MedianStop(state, plan.job) if plan.job and settings.median_stop else None,
         # Before last.ckpt records that this validation is done.
         KeepLast(folder, settings.keep_last) if settings.keep_last else None,
         # After all callbacks with a state, so that last.ckpt has their states after the validation.

@@ -1,11 +1,10 @@
-"""Make the LightningModule and Lightning's trainer for a run."""
+"""Prepare a model for training, and make Lightning's trainer for a run."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning as L
 import torch
@@ -14,95 +13,19 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
 from seq2seq import checkpoint
-from seq2seq.checkpoint import Loaded
-from seq2seq.data.preparation import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.metadata import describe
-from seq2seq.network.build import build_model
 from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.trainer import TrainerSettings
-from seq2seq.training import finetune
-from seq2seq.training.bounds.budget import Budget
 from seq2seq.training.callbacks.window_end import NO_VALIDATION
-from seq2seq.training.checks import image_sizes
-from seq2seq.training.dry_run import DRY_SENTENCES
 from seq2seq.training.lightning_parts.checkpoint_io import plugins
-from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.machine.compilation import compile_parts
 from seq2seq.training.machine.fsdp import make_strategy
 from seq2seq.training.machine.weight_copies import cast_together
-from seq2seq.training.objective.trained_weights import choose_trained
 from seq2seq.training.plan import RunPlan
 
-
-def make_task(
-    plan: RunPlan,
-    prepared: PreparedData,
-    *,
-    search: SearchSettings,
-    tokenize: str,
-    start: Loaded | None = None,
-    budget: Budget | None = None,
-    compile: bool = False,
-    graphs: bool = False,
-) -> TranslationTask:
-    """Build the model, from the run's seed or from the weights of `start`, and the task that trains it.
-
-    Args:
-        search: How the test set is decoded; see `validation_search` for validations.
-        tokenize: sacreBLEU's tokenizer.
-        compile: Compile the model, see `resolve_compile`.
-        graphs: Capture and replay the model's passes, see `resolve_graphs`.
-    """
-    data = prepared.plan
-    tokenizer = prepared.tokenizer
-    classifies = plan.config["model"]["decoder_layers"] == 0
-    if classifies and data.stream:
-        raise ValueError("model.decoder_layers=0 needs to know all targets, and data.streaming reads them on the way")
-    # A class and eos
-    if classifies and prepared.longest[1] > 2:
-        raise ValueError(
-            "model.decoder_layers=0 is a classifier, whose targets are one piece each, and a target of data.train has "
-            f"{prepared.longest[1] - 1}: write each class as one word (maple_tree) and set tokenizer.type=word "
-            "tokenizer.byte_fallback=false, or set model.decoder_layers=1 or more"
-        )
-    config = plan.model_config(tokenizer.sizes | image_sizes(tokenizer.patches))
-    torch.manual_seed(plan.run.seed)  # right before the weights are drawn
-    model = build_model(config, trust=plan.trust)
-    new = finetune.keep_weights(model, finetune.start_weights(start, tokenizer)) if start else ()
-    if start:
-        finetune.start_mixers(model, start.model, new)
-    choose_trained(model, plan.optim, new=new)
-    prepare_for_training(model, plan.trainer, compile=compile)
-    description = describe(  # stored in every checkpoint, so translation needs no other file
-        model_config=config,
-        tokenizer=tokenizer,
-        src_lang=plan.data.src,
-        tgt_lang=plan.data.tgt,
-        tokenize=tokenize,
-        data=plan.data.name,
-        search=search,
-        tgt_langs=finetune.target_languages_of(data, start),
-        # Images have no statistics of lines
-        lines=None if tokenizer.patches else prepared.statistics._asdict(),
-        preset=plan.mixer,
-        context=plan.data.context,
-        terms=plan.data.augment.terms > 0,
-    )
-    return TranslationTask(
-        model=model,
-        tokenizer=tokenizer,
-        description=description,
-        optim=plan.optim,
-        search=validation_search(search, plan.trainer),
-        seed=plan.run.seed,
-        sentences={"valid": plan.trainer.val_sentences, "test": DRY_SENTENCES if plan.trainer.dry_run else None},
-        max_skipped=plan.trainer.max_skipped,
-        budget=budget,
-        graphs=graphs,
-        teacher=load_teacher(plan, tokenizer),
-    )
+if TYPE_CHECKING:
+    from seq2seq.training.run import TrainingRun
 
 
 def load_teacher(plan: RunPlan, tokenizer: Tokenizer) -> Seq2Seq | None:
@@ -179,26 +102,18 @@ def validation_search(search: SearchSettings, settings: TrainerSettings) -> Sear
     )
 
 
-def make_trainer(
-    plan: RunPlan,
-    *,
-    accelerator: str,
-    precision: Any,
-    callbacks: list[L.Callback],
-    loggers: list[Any],
-    folder: Path,
-) -> L.Trainer:
+def make_trainer(run: TrainingRun, callbacks: list[L.Callback], loggers: list[Any]) -> L.Trainer:
     """Make Lightning's trainer, which leaves budget, validation, checkpoints and progress to our callbacks."""
-    settings = plan.trainer
+    settings = run.plan.trainer
     arguments = dataclasses.asdict(settings.lightning)
     # Training uses the weights of a sharded model that a validation gathered, so they cannot be inference tensors.
     arguments["inference_mode"] &= not settings.sharded
     return L.Trainer(
-        accelerator=accelerator,
+        accelerator=run.accelerator,
         devices=settings.devices,
         num_nodes=settings.nodes,
         strategy=make_strategy(settings),
-        precision=precision,
+        precision=run.precision,  # type: ignore[arg-type]
         # `Stopping` and `Validation` own the budget and the validation interval.
         max_epochs=-1,
         min_epochs=0,
@@ -216,6 +131,6 @@ def make_trainer(
         enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
         # For a user's callbacks that log through Lightning.
         log_every_n_steps=settings.log_steps,
-        default_root_dir=folder,
+        default_root_dir=run.folder.path,
         **arguments,
     )

@@ -15,10 +15,12 @@ import lightning as L
 import torch
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 
+from seq2seq import checkpoint
 from seq2seq.data.batching import padded_width
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.kernels.fused import fused
-from seq2seq.network.build import max_positions
+from seq2seq.metadata import describe
+from seq2seq.network.build import build_model, max_positions
 from seq2seq.network.model import Seq2Seq
 from seq2seq.runs.folder import RunFolder, translate_command
 from seq2seq.runs.resume import Resumed, is_repeated, resolve_resume
@@ -33,7 +35,7 @@ from seq2seq.training.bounds.budget import Budget
 from seq2seq.training.bounds.divergence import Divergence
 from seq2seq.training.bounds.faults import TrainingFault, as_fault
 from seq2seq.training.callbacks.signals import TrainingInterrupt, interruptible
-from seq2seq.training.dry_run import dry_run
+from seq2seq.training.dry_run import DRY_SENTENCES, dry_run
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 from seq2seq.training.lightning_parts.loggers import check_loggers, log_settings, make_loggers
 from seq2seq.training.lightning_parts.replay import resolve_graphs
@@ -42,10 +44,11 @@ from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.lightning_parts.user_classes import user_callbacks
 from seq2seq.training.loop import STATE_KEYS, make_callbacks
 from seq2seq.training.machine import compilation, hardware
-from seq2seq.training.make_trainer import make_task, make_trainer
+from seq2seq.training.make_trainer import load_teacher, make_trainer, prepare_for_training, validation_search
 from seq2seq.training.objective.guided_alignment import align_pieces
+from seq2seq.training.objective.trained_weights import choose_trained
 from seq2seq.training.plan import RunPlan
-from seq2seq.training.test_and_report import Report
+from seq2seq.training.test_and_report import write_report
 from seq2seq.training.threads import known_threads, measure_threads, typical_shape, use_threads
 
 log = logging.getLogger(__name__)
@@ -102,7 +105,7 @@ class TrainingRun:
         self.precision = hardware.resolve_precision(plan.trainer.precision, self.accelerator)
         hardware.require_autocast(plan.trainer, self.precision)
         # The checkpoint to start from decides settings of the plan, and with them all that follows.
-        self.start = finetune.load_start(plan.start, trust=plan.trust)
+        self.start = checkpoint.load(plan.start, trust=plan.trust) if plan.start else None
         self.plan = plan = finetune.adopt(plan, self.start) if self.start else plan
         # The model.
         positions = max_positions(plan.config, trust=plan.trust)
@@ -125,7 +128,15 @@ class TrainingRun:
         self.folder, last = resolve_resume(resume, plan.folder, named=plan.run.run is not None, force=plan.run.force)
         self._found = self.folder.version()
         self.resumed = Resumed.open(last, plan.config, self.folder) if last else None
-        self.data_plan = checks.decide_max_tokens(plan, data_plan, self.resumed)
+        if plan.data.max_tokens == "auto" and self.resumed and self.resumed.max_tokens:
+            # Another size would change the random numbers of micro-batches.
+            data_plan = dataclasses.replace(data_plan, max_tokens=self.resumed.max_tokens)
+        elif plan.data.max_tokens == "auto" and plan.trainer.sharded:
+            raise ValueError(
+                "data.max_tokens=auto measures a whole model on each GPU, and trainer.strategy=fsdp has none: "
+                "set data.max_tokens to a number"
+            )
+        self.data_plan = data_plan
         # State that the message of a fault depends on.
         self.trained = False
         self._trial_shape: tuple[int, int, int] | None = None
@@ -172,26 +183,10 @@ class TrainingRun:
         # Shared by the task (learning rate), the callbacks (budget, best score) and the report.
         state = RunState(plan.trainer, plan.run.callbacks, self.resumed and self.resumed.continued)
         task = self._trained_task = self.task(state.budget)
-        callbacks = make_callbacks(
-            state=state,
-            task=task,
-            settings=plan.trainer,
-            folder=self.folder,
-            config_yaml=plan.config_yaml,
-            origin={"settings": plan.config, "corpus": self.prepared.fingerprint},
-            job=plan.job,
-        )
         loggers = make_loggers(plan.loggers, self.folder, step=self.resumed.step if self.resumed else 0)
         if not self.resumed:
             log_settings(loggers, plan.config)
-        trainer = make_trainer(
-            plan,
-            accelerator=self.accelerator,
-            precision=self.precision,
-            callbacks=[*self.callbacks, *callbacks],
-            loggers=loggers,
-            folder=self.folder.path,
-        )
+        trainer = make_trainer(self, [*self.callbacks, *make_callbacks(self, state, task)], loggers)
         parameters = list(task.model.parameters())
         total = sum(each.numel() for each in parameters)
         trained = sum(each.numel() for each in parameters if each.requires_grad)
@@ -202,16 +197,7 @@ class TrainingRun:
         with fused(plan.trainer.fused):
             trainer.fit(task, datamodule=self.data, ckpt_path=self.resumed.path if self.resumed else None)
         self.trained = True
-        report = Report(
-            plan=plan,
-            folder=self.folder,
-            search=self.search,
-            precision=self.precision,
-            accelerator=self.accelerator,
-            data=self.data,
-            state=state,
-        )
-        results = report.write(trainer, task)
+        results = write_report(self, state, trainer, task)
         # The results of a dry run are deleted.
         if not plan.trainer.dry_run:
             log.info("%s", summary(self.folder, results, trust=plan.trust))
@@ -273,16 +259,57 @@ class TrainingRun:
         )
 
     def task(self, budget: Budget | None = None) -> TranslationTask:
-        """Build the model and the task that trains it, once the corpora are prepared."""
-        task = make_task(
-            self.plan,
-            self.prepared,
-            search=self.search,
+        """Build the model, from the seed or the start's weights, and the task that trains it, from prepared corpora."""
+        plan, prepared, start = self.plan, self.prepared, self.start
+        data = prepared.plan
+        tokenizer = prepared.tokenizer
+        classifies = plan.config["model"]["decoder_layers"] == 0
+        if classifies and data.stream:
+            raise ValueError(
+                "model.decoder_layers=0 needs to know all targets, and data.streaming reads them on the way"
+            )
+        # A class and eos
+        if classifies and prepared.longest[1] > 2:
+            raise ValueError(
+                "model.decoder_layers=0 is a classifier, whose targets are one piece each, and a target of data.train "
+                f"has {prepared.longest[1] - 1}: write each class as one word (maple_tree) and set tokenizer.type=word "
+                "tokenizer.byte_fallback=false, or set model.decoder_layers=1 or more"
+            )
+        config = plan.model_config(tokenizer.sizes | checks.image_sizes(tokenizer.patches))
+        torch.manual_seed(plan.run.seed)  # right before the weights are drawn
+        model = build_model(config, trust=plan.trust)
+        new = finetune.keep_weights(model, finetune.start_weights(start, tokenizer)) if start else ()
+        if start:
+            finetune.start_mixers(model, start.model, new)
+        choose_trained(model, plan.optim, new=new)
+        prepare_for_training(model, plan.trainer, compile=self.compile)
+        description = describe(  # stored in every checkpoint, so translation needs no other file
+            model_config=config,
+            tokenizer=tokenizer,
+            src_lang=plan.data.src,
+            tgt_lang=plan.data.tgt,
             tokenize=self.tokenize,
-            start=self.start,
+            data=plan.data.name,
+            search=self.search,
+            tgt_langs=finetune.target_languages_of(data, start),
+            # Images have no statistics of lines
+            lines=None if tokenizer.patches else prepared.statistics._asdict(),
+            preset=plan.mixer,
+            context=plan.data.context,
+            terms=plan.data.augment.terms > 0,
+        )
+        task = TranslationTask(
+            model=model,
+            tokenizer=tokenizer,
+            description=description,
+            optim=plan.optim,
+            search=validation_search(self.search, plan.trainer),
+            seed=plan.run.seed,
+            sentences={"valid": plan.trainer.val_sentences, "test": DRY_SENTENCES if plan.trainer.dry_run else None},
+            max_skipped=plan.trainer.max_skipped,
             budget=budget,
-            compile=self.compile,
             graphs=self.graphs,
+            teacher=load_teacher(plan, tokenizer),
         )
         task.links = self.links
         return task
@@ -291,16 +318,12 @@ class TrainingRun:
         """Explain an error of the data or the machine, and how to continue; return any other error as it is."""
         if isinstance(error, Divergence):
             return error
-        fault = (
-            error
-            if isinstance(error, TrainingFault)
-            else as_fault(
-                error,
-                shape=self._trained_task.batch_shape if self._trained_task else self._trial_shape,
-                max_tokens=self.data_plan.max_tokens,
-                batch_tokens=self.data_plan.data.batch_tokens,
-                replayed=self.graphs,
-            )
+        fault = as_fault(
+            error,
+            shape=self._trained_task.batch_shape if self._trained_task else self._trial_shape,
+            max_tokens=self.data_plan.max_tokens,
+            batch_tokens=self.data_plan.data.batch_tokens,
+            replayed=self.graphs,
         )
         if fault is None:
             return error

@@ -137,8 +137,6 @@ def test_ranks_share_the_pairs(folder):
     for rank, found in enumerate(places):
         mine = list(range(rank, SIZE, 3))
         assert sorted(found[: len(mine)]) == mine
-    with pytest.raises(ValueError, match="as many processes as before: 3"):
-        streamed(folder).refuse_rescaling(3)
 
 
 def test_segmentations_are_drawn_anew_every_round(folder):

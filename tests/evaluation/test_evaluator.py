@@ -97,8 +97,9 @@ def test_a_source_without_any_piece_is_blank(tmp_path):
     batch = collate(*sides, np.arange(2), pad_id=t.tokenizer.pad_id, bos_id=t.tokenizer.bos_id)
     by_ids = Evaluator(t, lines, references)
     by_ids.add(batch, losses)
-    assert by_ids.texts() == (lines, references, t.texts(lines))
-    assert by_ids.texts().hypotheses[1] == ""
+    found = by_ids.result()
+    assert (found.sources, found.references, found.hypotheses) == (lines, references, t.texts(lines))
+    assert found.hypotheses[1] == ""
 
 
 def test_ranks_are_merged_and_a_sentence_counts_once(translator):
@@ -113,7 +114,7 @@ def test_ranks_are_merged_and_a_sentence_counts_once(translator):
     assert first.bleu == whole.bleu
     merged = evaluator(translator)
     merged.merge([Partial(torch.tensor([6.0, 3.0, 3.0]), {1: "b"}), Partial(torch.tensor([2.0, 3.0, 1.0]), {0: "a"})])
-    assert merged.texts().hypotheses == ["a", "b"]
+    assert merged.result().hypotheses == ["a", "b"]
     assert (merged.result().loss, merged.result().nll) == (2.0, 1.5)
 
 

@@ -96,8 +96,8 @@ def test_the_hash_ignores_the_order_of_keys():
 
 
 def test_the_name_is_readable_and_safe():
-    assert folder.run_name(CONFIG, "dynamicconv").startswith("phrasebook-dynamicconv-")
-    assert "/" not in folder.run_name(changed("data.name", "a/b c"), "x/y")
+    assert folder.folder_of(CONFIG, "dynamicconv").name.startswith("phrasebook-dynamicconv-")
+    assert folder.folder_of(changed("data.name", "a/b c"), "x/y").parent == folder.folder_of(CONFIG, "x").parent
 
 
 @pytest.mark.parametrize(

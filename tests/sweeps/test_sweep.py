@@ -288,9 +288,9 @@ def write_peers(sweep: Path, scores: list[float]) -> None:
 def stopped(sweep: Path, best: float, *, step: int = 4, count: int = 3) -> str | None:
     trainer: Any = SimpleNamespace(state=SimpleNamespace(fn="fit"), should_stop=False, global_step=step,
                                    strategy=SimpleNamespace(broadcast=lambda value: value))  # fmt: skip
-    state = RunState(TrainerSettings(max_steps=9))
+    state = RunState(TrainerSettings(max_steps=9, median_stop=count))
     state.best.bleu = best
-    callback = MedianStop(state=state, job=sweep / "0", peers=count, axis="step")
+    callback = MedianStop(state, sweep / "0")
     callback.on_validation_end(trainer, SimpleNamespace())  # type: ignore[arg-type]
     assert trainer.should_stop == (state.stopped is not None)
     return state.stopped

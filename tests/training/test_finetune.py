@@ -261,14 +261,12 @@ def test_a_preset_that_is_typed_names_the_same_folder(tmp_path):
 def test_a_run_starts_from_an_exported_folder(start, tmp_path):
     loaded = checkpoint.load(start)
     write_safetensors(tmp_path, loaded, Origin({}, {}), marian=False)
-    again = finetune.load_start(str(tmp_path), trust=())
-    assert again is not None
+    again = checkpoint.load(tmp_path)
     assert again.tokenizer.fingerprint == loaded.tokenizer.fingerprint
     assert all(weight.equal(loaded.model.state_dict()[name]) for name, weight in again.model.state_dict().items())
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"is a folder without .*name a checkpoint, .* --format huggingface"):
-        finetune.load_start(str(tmp_path), trust=())
-    assert finetune.load_start(None, trust=()) is None
+        checkpoint.load(tmp_path)
 
 
 def extended(old: Tokenizer, count: int = 30) -> Tokenizer:
@@ -384,7 +382,7 @@ def test_no_setting_of_a_checkpoints_mixer_is_resolved(tmp_path, monkeypatch):
     payload.meta["model"]["mixer"]["encoder"]["backend"] = "${oc.env:SECRET}"
     checkpoint.save(tmp_path / "start.safetensors", payload)
     with pytest.raises(checkpoint.CheckpointError) as refused:
-        finetune.load_start(str(tmp_path / "start.safetensors"), trust=())
+        checkpoint.load(tmp_path / "start.safetensors")
     assert "hunter2" not in str(refused.value)
 
 

@@ -11,8 +11,6 @@ import pytest
 import toycorpus
 
 from seq2seq.training import loop
-from seq2seq.training.callbacks.batch_growth import BatchGrowth
-from seq2seq.training.lightning_parts.split_evaluation import EvaluatedModule
 from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.objective.muon import MuonWithAdam
 from seq2seq.training.plan import make_plan
@@ -46,10 +44,8 @@ def record(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     steps = {"training_step", "validation_step", "test_step", "backward", "optimizer_zero_grad", "lr_scheduler_step"}
     callbacks = [cls for cls in vars(loop).values() if isinstance(cls, type) and issubclass(cls, L.Callback)]
-    for cls in (*callbacks, BatchGrowth, TranslationTask):
-        # The task has its hooks of validations from its base.
-        inherited = vars(EvaluatedModule) if cls is TranslationTask else {}
-        for name, function in {**inherited, **vars(cls)}.items():
+    for cls in (*callbacks, TranslationTask):
+        for name, function in {**vars(cls)}.items():
             if (name.startswith(("on_", "configure_")) or name in {"decide", *steps}) and name not in STATE:
                 monkeypatch.setattr(cls, name, noting(function, f"{cls.__name__}.{name}"))
     # Lightning calls the step with a closure that computes the gradients: note the update after it

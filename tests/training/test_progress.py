@@ -26,7 +26,7 @@ def test_averages_begin_with_the_last_row():
 
 def test_a_resumed_log_continues_from_its_last_row():
     settings = TrainerSettings(max_steps=9)
-    log = ProgressLog(state=RunState(settings), settings=settings, console=Console(quiet=True))
+    log = ProgressLog(RunState(settings), Console(quiet=True))
     state = log.state_dict() | {"seconds": 70.0, "cpu_seconds": 60.0, "logged": [8.0, 6.0, 4.0, 2.0]}
     log.load_state_dict(state)
     assert log.state_dict() == state
@@ -36,7 +36,7 @@ def test_a_resumed_log_continues_from_its_last_row():
 def test_cpu_seconds_of_several_processes_stay_unknown():
     """Two processes begin a run and one ends it: the file has the seconds of only one process."""
     two, one = TrainerSettings(max_steps=9, devices=2, accelerator="cpu"), TrainerSettings(max_steps=9)
-    logs = [ProgressLog(state=RunState(each), settings=each, console=Console(quiet=True)) for each in (two, one)]
+    logs = [ProgressLog(RunState(each), Console(quiet=True)) for each in (two, one)]
     logs[0].watch.load(70.0, 60.0)
     logs[1].load_state_dict(logs[0].state_dict())
     assert logs[1].watch.seconds == 70

@@ -18,7 +18,7 @@ from seq2seq.inference.translator import Translator
 from seq2seq.search import Graphs
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.trainer import TrainerSettings
-from seq2seq.training.lightning_parts.split_evaluation import decoding_graphs, log_lengths
+from seq2seq.training.lightning_parts.split_evaluation import decoding_graphs, warn_of_split
 from seq2seq.training.make_trainer import validation_search
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
@@ -42,11 +42,10 @@ def test_the_setting_that_binds_is_named(caplog, ratio, val_ratio, split, binds)
     translator = SimpleNamespace(
         settings=here if split == "valid" else search, meta={"search": {"max_len_ratio": ratio}}, max_len=1024
     )
-    evaluator: Any = SimpleNamespace(
-        texts=lambda: SimpleNamespace(sources=["x"] * 10), translator=translator, cut=set(), beyond={1, 2}
-    )
+    evaluator: Any = SimpleNamespace(translator=translator, cut=set(), beyond={1, 2})
+    evaluation: Any = SimpleNamespace(sources=["x"] * 10, references=["y"] * 10, hypotheses=["z"] * 10)
     with caplog.at_level(logging.WARNING):
-        log_lengths(evaluator, split)
+        warn_of_split(evaluator, evaluation, split)
     assert caplog.messages[0].startswith(f"{split} set: 2 of 10 references are longer")
     assert caplog.messages[0].endswith(f": raise {binds}")
 
@@ -68,7 +67,7 @@ def test_a_run_that_decodes_by_replayed_steps_is_a_run_that_does_not(tmp_path, m
         scores: list[dict[str, float]] = []
         numbers = Evaluation.numbers
         record = mock.patch.object(Evaluation, "numbers", lambda self: scores.append(numbers(self)) or scores[-1])
-        made = mock.patch("seq2seq.training.lightning_parts.split_evaluation.decoding_graphs", return_value=graphs)
+        made = mock.patch("seq2seq.training.lightning_parts.task.decoding_graphs", return_value=graphs)
         with record, made, mock.patch.object(Translator, "decode", decode):
             run.execute()
         return scores, [path.read_text("utf-8") for path in sorted(run.folder.path.glob("*.hyp"))]

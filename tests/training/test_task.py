@@ -19,7 +19,14 @@ from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.bounds.budget import Budget
-from seq2seq.training.lightning_parts.task import TranslationTask, micro_batch_seed, restore_window, window_state
+from seq2seq.training.lightning_parts.task import (
+    TranslationTask,
+    grow_window,
+    micro_batch_seed,
+    restore_window,
+    seek_data,
+    window_state,
+)
 
 TOKENIZER = tiny.tokenizer()
 
@@ -226,3 +233,24 @@ def test_a_checkpoint_of_a_run_without_growth_lets_the_batch_grow():
     trainer: Any = SimpleNamespace(world_size=1, accumulate_grad_batches=4)
     saved = window_state(trainer, Budget(TrainerSettings(max_steps=9, accumulate=4)))
     assert window(saved, ranks=1) == 1
+
+
+def test_a_batch_grows_where_a_window_of_the_larger_size_may_begin():
+    settings = TrainerSettings(max_steps=9, accumulate=4, accumulate_start=2, accumulate_share=0.5)
+
+    def grown(number: int, share: float, *, last: bool = False) -> bool:
+        loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_idx=number))
+        trainer: Any = SimpleNamespace(is_last_batch=last, fit_loop=loop, accumulate_grad_batches=2)
+        grow_window(trainer, settings, share)
+        return trainer.accumulate_grad_batches == 4
+
+    assert not grown(3, 0.49)
+    assert [number for number in range(9) if grown(number, 0.5)] == [3, 7]
+    assert grown(1, 0.9, last=True)
+
+
+def test_a_stream_is_resumed_by_as_many_processes():
+    trainer: Any = SimpleNamespace(accumulate_grad_batches=1, world_size=2)
+    loops = {"epoch_progress": {"current": {"processed": 0}}, "epoch_loop.batch_progress": {}}
+    with pytest.raises(ValueError, match="as many processes as before: 3"):
+        seek_data({"loops": {"fit_loop": loops}, "processes": 3}, trainer, SimpleNamespace(streaming=True))

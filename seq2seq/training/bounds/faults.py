@@ -36,6 +36,8 @@ def as_fault(
         batch_tokens: Tokens of an update, if it is not a number of micro-batches.
         replayed: Passes are captured, which needs memory for a second micro-batch.
     """
+    if isinstance(error, TrainingFault):
+        return error
     if is_out_of_memory(error) and shape:
         sentences, source, target = shape
         update = "" if batch_tokens else " and raise trainer.accumulate as much"

@@ -68,9 +68,8 @@ class AverageWeights(L.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue with the averages of an earlier part of the run."""
         self.updates = state_dict["average"]["updates"]
-        for average, loaded in zip(self._averages, state_dict["average"]["averages"], strict=True):
-            # The file has whole tensors. Each rank copies its shard.
-            average.copy_(part_like(loaded, average))
+        # The file has whole tensors. `_bind` takes this rank's shards.
+        self._averages = state_dict["average"]["averages"]
 
     @torch.no_grad()
     def update(self) -> None:

@@ -20,19 +20,17 @@ log = logging.getLogger(__name__)
 class MedianStop(L.Callback):
     """Callback that stops a job whose best BLEU so far is below the median of the other jobs at this point.
 
-    Only jobs that have reached the point are counted, and no job is stopped before `peers` others have reached it. The
-    point is an update (`axis` "step") or seconds of training after the start ("train/seconds_after_start"), whichever
+    Only jobs that have reached the point are counted, and no job is stopped before `trainer.median_stop` others have
+    reached it. The point is an update, or seconds of training after the start if time alone bounds the run, whichever
     the learning rate follows. A job needs only the sweep's folder, so this works with every launcher and sweeper.
 
     Reference:
         Golovin et al. 2017, Google Vizier: median stopping, here with maxima instead of running means.
     """
 
-    def __init__(self, *, state: RunState, job: Path, peers: int, axis: str) -> None:
+    def __init__(self, state: RunState, job: Path) -> None:
         self.state = state
         self.job = job
-        self.peers = peers
-        self.axis = axis
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Train no further if an earlier part was stopped."""
@@ -43,11 +41,15 @@ class MedianStop(L.Callback):
         """Compare the best score so far."""
         if trainer.should_stop:
             return
-        point = trainer.global_step if self.axis == "step" else self.state.budget.trained_seconds
+        settings = self.state.settings
+        assert settings.median_stop
+        axis, point = "step", float(trainer.global_step)
+        if not (settings.max_steps or settings.max_epochs):
+            axis, point = "train/seconds_after_start", self.state.budget.trained_seconds
         # The records are read at each validation; a job that still runs counts up to its latest validation.
         others = [job.run for job in read_jobs(self.job.parent) if job.number != int(self.job.name) and job.run]
-        curves = [read_curve(run / "metrics.csv", self.axis) for run in others]
-        median = median_at(point, curves, peers=self.peers)
+        curves = [read_curve(run / "metrics.csv", axis) for run in others]
+        median = median_at(point, curves, peers=settings.median_stop)
         median = trainer.strategy.broadcast(median)  # clocks and files may differ between processes
         best = self.state.best.bleu
         # Strictly below, so that equal jobs all continue.

@@ -52,9 +52,9 @@ class IntervalAverages:
 class ProgressLog(L.Callback):
     """Callback that shows and logs tokens/s, loss, learning rate, time left and the scores of validations."""
 
-    def __init__(self, *, state: RunState, settings: TrainerSettings, console: Console) -> None:
+    def __init__(self, state: RunState, console: Console) -> None:
         self.state = state
-        self.settings = settings
+        self.settings = state.settings
         self.console = console
         self.watch = state.budget.training
         # Rows of metrics follow updates and the bar follows seconds, so each has its own intervals.
@@ -65,7 +65,7 @@ class ProgressLog(L.Callback):
         self._rated_from = (0.0, 0.0)
         self._tokens = 0.0  # target tokens before this part of the run
         self._started = False  # the first update of this part is done
-        self._announced = settings.dry_run  # the time left was printed; a dry run needs no estimate
+        self._announced = state.settings.dry_run  # the time left was printed; a dry run needs no estimate
         self._logged_step = 0
         self._meter_state: dict[str, Any] | None = None  # saved state of the meter, until the meter is made
         self._bar: Progress | None = None

@@ -57,11 +57,11 @@ def _attention(task: TranslationTask, sample: tuple[str, str, str]) -> np.ndarra
 def samples(result: Evaluation, count: int) -> list[tuple[str, str, str]]:
     """Choose (source, hypothesis, reference) of `count` sentences spread over the split."""
     size = len(result.sources)
-    chosen = []
-    for i in range(min(count, size)):
-        # The middle of each of `count` equal parts: the same sentences at every validation.
-        at = (2 * i + 1) * size // (2 * min(count, size))
-        texts = (result.sources[at], result.hypotheses[at], result.references[at])
-        source, hypothesis, reference = (t if len(t) <= _MOST_SHOWN else f"{t[:_MOST_SHOWN]}…" for t in texts)
-        chosen.append((source, hypothesis, reference))
-    return chosen
+    count = min(count, size)
+    # The middle of each of `count` equal parts: the same sentences at every validation.
+    places = [(2 * i + 1) * size // (2 * count) for i in range(count)]
+    return [(_cut(result.sources[i]), _cut(result.hypotheses[i]), _cut(result.references[i])) for i in places]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"

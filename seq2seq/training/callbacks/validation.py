@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 # _NEAR * `val_steps` updates are left, one that time bounds if less than _LEFT of the run would be left after it.
 _NEAR = 0.1
 _LEFT = 0.05
+# Attributes of `Validation` that a resumed run continues from.
+_KEPT = ("validated", "waiting", "validated_step", "pending")
 
 
 class RecordScores(L.Callback):
@@ -54,11 +56,13 @@ class RecordScores(L.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best score."""
-        return self.best.state_dict()
+        return {"best": self.best.bleu, "best_step": self.best.step, "best_scores": self.best.report}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue with the best score of an earlier part of the run."""
-        self.best.load_state_dict(state_dict)
+        self.best.bleu = state_dict["best"]
+        self.best.step = state_dict["best_step"]
+        self.best.report = state_dict["best_scores"]
 
 
 class Validation(L.Callback):
@@ -79,10 +83,8 @@ class Validation(L.Callback):
         self.last = last
         self.validated_step = -1
         self.pending = False  # a validation is due, or under way, at this update
-        # Validate at the end of each epoch.
-        self._by_epochs = self.settings.val_steps is None and self.settings.val_time is None
-        self._validated = 0.0  # second of the run's clock at which the last validation ended
-        self._waiting = False  # a validation is due, and waits until it is worth its time
+        self.validated = 0.0  # second of the run's clock at which the last validation ended
+        self.waiting = False  # a validation is due, and waits until it is worth its time
         self._told = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -113,8 +115,8 @@ class Validation(L.Callback):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Record that this update is validated."""
         # The interval counts from here, so that slow validations do not follow one another.
-        self._validated = self.budget.clock.seconds
-        self._waiting = False
+        self.validated = self.budget.clock.seconds
+        self.waiting = False
         self.budget.end_validation()
         self.validated_step = trainer.global_step
         # `SaveLast` is called later, so last.ckpt says that the validation is done.
@@ -123,35 +125,33 @@ class Validation(L.Callback):
     def is_due(self, trainer: L.Trainer) -> bool:
         """Return True if the run is to be validated after this update."""
         settings = self.settings
-        steps = settings.val_steps
-        if self._by_epochs:
+        steps, counted = math.inf, False
+        if settings.val_steps:
+            steps = settings.val_steps
+            counted = trainer.global_step % steps == 0 and self.budget.updates_left(trainer) >= _NEAR * steps
+        elif not settings.val_time:
+            # At the end of each epoch.
             steps = trainer.num_training_batches / trainer.accumulate_grad_batches
-        interval = (steps or math.inf) * (self.budget.update_seconds or math.inf)
+            counted = trainer.is_last_batch
+        interval = steps * (self.budget.update_seconds or math.inf)
         self.budget.validation_interval = min(interval, settings.val_time or math.inf)
-        if self._is_counted(trainer):
+        if counted:
             # If the clock alone ends the run, the validation must be worth its time.
-            self._waiting = bool(settings.max_time) and not (settings.max_steps or settings.max_epochs)
-            if not self._waiting:
+            self.waiting = bool(settings.max_time) and not (settings.max_steps or settings.max_epochs)
+            if not self.waiting:
                 return True
         seconds = settings.val_time
-        asked = seconds is not None and self.budget.clock.seconds - self._validated >= seconds
-        return (self._waiting or asked) and self._is_worth_its_time(trainer)
+        asked = seconds is not None and self.budget.clock.seconds - self.validated >= seconds
+        return (self.waiting or asked) and self._is_worth_its_time(trainer)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a resumed run continues from."""
-        return {
-            "validated": self._validated,
-            "waiting": self._waiting,
-            "validated_step": self.validated_step,
-            "pending": self.pending,
-        }
+        return {name: getattr(self, name) for name in _KEPT}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from an earlier part of the run."""
-        self._validated = state_dict["validated"]
-        self._waiting = state_dict["waiting"]
-        self.validated_step = state_dict["validated_step"]
-        self.pending = state_dict["pending"]
+        for name in _KEPT:
+            setattr(self, name, state_dict[name])
 
     def _validate_first(self, trainer: L.Trainer) -> None:
         """Validate before the first batch, as Lightning does between two batches."""
@@ -165,13 +165,6 @@ class Validation(L.Callback):
         # is False.
         loop._has_run = False
         trainer.training = True
-
-    def _is_counted(self, trainer: L.Trainer) -> bool:
-        """Return True if the number of updates or the end of an epoch asks for a validation."""
-        steps = self.settings.val_steps
-        if steps is None:
-            return self._by_epochs and trainer.is_last_batch
-        return trainer.global_step % steps == 0 and self.budget.updates_left(trainer) >= _NEAR * steps
 
     def _is_worth_its_time(self, trainer: L.Trainer) -> bool:
         took = self.budget.validation_seconds

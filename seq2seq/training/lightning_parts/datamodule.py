@@ -154,11 +154,6 @@ class TranslationDataModule(LightningDataModule):
             )
         sampler.seek(epoch=epoch, step=step)
 
-    def refuse_rescaling(self, processes: int) -> None:
-        """Raise ValueError if a run of `processes` ranks cannot be resumed with another number of ranks."""
-        if self.streaming:
-            raise ValueError(f"data.streaming=true: resume this run with as many processes as before: {processes}")
-
     # Loaders
 
     def train_dataloader(self) -> DataLoader:

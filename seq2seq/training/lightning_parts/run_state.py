@@ -36,16 +36,6 @@ class BestScore:
         self.step = 0
         self.report: dict[str, Any] = {}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state from which a resumed run continues."""
-        return {"best": self.bleu, "best_step": self.step, "best_scores": self.report}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from an earlier part of the run."""
-        self.bleu = state["best"]
-        self.step = state["best_step"]
-        self.report = state["best_scores"]
-
 
 class RunState:
     """State that the callbacks of a run share; each value has one writer.

@@ -1,8 +1,10 @@
-"""The LightningModule: the loss of a micro-batch, the update of a window, and the state in a checkpoint."""
+"""The LightningModule: losses, the update of a window, validations and the test, and the state in a checkpoint."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import os
 import struct
 from collections.abc import Mapping
 from functools import partial
@@ -14,20 +16,33 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.profiler import record_function
 
+from seq2seq import checkpoint
 from seq2seq.data.batching import Batch
+from seq2seq.data.ragged import Ragged
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.metadata import KEY
+from seq2seq.evaluation.evaluator import Evaluation
+from seq2seq.inference.limits import LONGEST_SOURCE
+from seq2seq.inference.translator import Translator
+from seq2seq.metadata import KEY, search_settings
 from seq2seq.network.build import hidden_matrices
 from seq2seq.network.model import Seq2Seq
 from seq2seq.search.graphs import CudaRecorder
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.search import SearchSettings
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.bounds.budget import Budget
-from seq2seq.training.bounds.divergence import SkippedUpdates, remedies, require_finite_weights
+from seq2seq.training.bounds.divergence import (
+    SkippedUpdates,
+    remedies,
+    require_finite_loss,
+    require_finite_weights,
+)
 from seq2seq.training.lightning_parts.replay import Replay
-from seq2seq.training.lightning_parts.split_evaluation import EvaluatedModule
-from seq2seq.training.machine.compilation import FIRST_UPDATES, settle
-from seq2seq.training.machine.fsdp import is_sharded, shard
+from seq2seq.training.lightning_parts.split_evaluation import decoding_graphs, make_evaluator, warn_of_split
+from seq2seq.training.machine.compilation import FIRST_UPDATES, eager, settle
+from seq2seq.training.machine.fsdp import is_sharded, make_parts, make_whole, shard
+from seq2seq.training.objective.batch_loss import sum_losses
+from seq2seq.training.objective.guided_alignment import guided_losses
 from seq2seq.training.objective.loss import LossSums
 from seq2seq.training.objective.optim import Schedule, build_optimizer, scale_and_clip
 
@@ -35,16 +50,23 @@ from seq2seq.training.objective.optim import Schedule, build_optimizer, scale_an
 FORWARD = "forward pass"
 
 
-class TranslationTask(EvaluatedModule):
-    """Train a Seq2Seq: token losses are summed, and divided by the tokens of the accumulation window.
+class TranslationTask(L.LightningModule):
+    """Train, validate and test a Seq2Seq.
 
-    A window consists of the micro-batches of one update on all ranks, so accumulation and the number of ranks change
-    rounding alone. Dropout is a function of (seed, update, micro-batch of the window).
+    Token losses are summed, and divided by the tokens of the accumulation window: the micro-batches of one update on
+    all ranks. Accumulation and the number of ranks therefore change rounding alone. Dropout is a function of (seed,
+    update, micro-batch of the window).
 
     Args:
-        model: As for `EvaluatedModule`, as are tokenizer, description, search, sentences and teacher.
+        description: The model, languages and search that a checkpoint keeps for translation.
+        search: The search of validations; the test replaces it.
+        sentences: Numbers of "valid" and "test" sentences that are evaluated (default: all).
         graphs: Capture and replay the passes, which needs a GPU; see `resolve_graphs`.
+        teacher: A fixed model with the same vocabulary, for `optim.teacher`.
     """
+
+    teacher: Seq2Seq | None
+    links: Ragged | None = None  # of the training pairs, for `optim.guided_alignment`
 
     def __init__(
         self,
@@ -61,15 +83,19 @@ class TranslationTask(EvaluatedModule):
         graphs: bool = False,
         teacher: Seq2Seq | None = None,
     ) -> None:
-        super().__init__(
-            model=model,
-            tokenizer=tokenizer,
-            description=description,
-            optim=optim,
-            search=search,
-            sentences=sentences,
-            teacher=teacher,
-        )
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.description = description
+        self.optim = optim
+        self.search = search
+        self.sentences = sentences or {}
+        # Set past torch's registration: neither a checkpoint nor the optimizer has the teacher's weights
+        vars(self)["teacher"] = teacher
+        self.evaluation: Evaluation | None = None  # the last one
+        self._evaluator: Any = None
+        self._split = "valid"
+        self._reported: set[str] = set()  # splits that have been looked at
         self.seed = seed
         self.budget = budget  # an annealed learning rate follows its used share
         self.graphs = graphs
@@ -85,6 +111,36 @@ class TranslationTask(EvaluatedModule):
         """Shard the model if the strategy shards; Lightning calls this before training and before the test."""
         if self.device_mesh is not None and not is_sharded(self.model):
             shard(self.model, self.device_mesh["data_parallel"])
+
+    def sum_losses(self, batch: Batch) -> LossSums:
+        """Sum the losses of a batch; training uses R-Drop, the teacher or links, if there are any."""
+        teacher = self.teacher
+        if teacher is not None and teacher.output.weight.device != batch.src.device:
+            teacher.to(batch.src.device)
+        if self.training and self.links is not None:
+            return guided_losses(self.model, batch, self.optim, self.links, teacher=teacher)
+        return sum_losses(self.model, batch, self.optim, teacher=teacher)
+
+    def translator(self, search: SearchSettings | None = None) -> Translator:
+        """Return a translator that shares the model, which is put into evaluation mode.
+
+        Args:
+            search: Default: the search that checkpoints keep, by which the test set is translated.
+        """
+        search = search or dataclasses.replace(search_settings(self.description), max_len=self.search.max_len)
+        return Translator(
+            model=self.model.eval(),
+            tokenizer=self.tokenizer,
+            meta=self.description,
+            settings=search,
+            device=self.device,
+            max_len=min(LONGEST_SOURCE, search.max_len or LONGEST_SOURCE),
+            graphs=decoding_graphs(self),
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint with the current weights, see `seq2seq.checkpoint.save`."""
+        checkpoint.save(path, checkpoint.Stored(self.description, self.model.state_dict()))
 
     # Training
 
@@ -177,13 +233,72 @@ class TranslationTask(EvaluatedModule):
             self.replay.release()
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Step the schedule after an update, with the used share of the budget; `metric` is ignored."""
+        """Step the schedules of rate and window after an update, by the used share of the budget."""
         if self.budget:
             self.budget.end_update()
             if self.budget.updates == FIRST_UPDATES:
                 settle(self.model)
             scheduler.share = self.budget.schedule_share(self.trainer)
+            grow_window(self.trainer, self.budget.settings, scheduler.share)
         scheduler.step()
+
+    # Validation and test
+
+    def on_validation_epoch_start(self) -> None:
+        """Start a validation."""
+        self._start("valid")
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Decode a batch and sum its losses."""
+
+        def finite_losses(batch: Batch) -> LossSums:
+            sums = self.sum_losses(batch)
+            require_finite_loss(sums.loss, self.optim, step=self.trainer.global_step, split=self._split)
+            return sums
+
+        with eager(self.model):
+            self._evaluator.add(batch, finite_losses)
+
+    def on_validation_epoch_end(self) -> None:
+        """Score the validation set and log it."""
+        self._finish("val")
+
+    def on_test_epoch_start(self) -> None:
+        """Start the test."""
+        self._start("test")
+
+    test_step = validation_step
+
+    def on_test_epoch_end(self) -> None:
+        """Score the test set and log it."""
+        self._finish("test")
+
+    def _start(self, split: str) -> None:
+        """Start to evaluate a split; refuse weights that are not finite."""
+        # Ranks decode different numbers of steps, so sharded weights are gathered first.
+        make_whole(self.model)
+        require_finite_weights(self.model, self.optim, step=self.trainer.global_step)
+        self._split = split
+        self._evaluator = make_evaluator(self, self.trainer.datamodule, split)  # type: ignore[attr-defined]
+
+    def _finish(self, name: str) -> None:
+        """Score the split, and log its scores under a name; all ranks must call this together."""
+        evaluator, self._evaluator = self._evaluator, None  # the evaluator's texts are freed with it
+        if self.trainer.world_size > 1:
+            # Every rank decoded other sentences: gather their texts and losses.
+            parts: list[Any] = [None] * self.trainer.world_size
+            dist.all_gather_object(parts, evaluator.partial())
+            evaluator.merge(parts)
+        evaluation: Evaluation = evaluator.result()
+        self.evaluation = evaluation
+        # After the merge all ranks know all lengths.
+        if self._split not in self._reported and self.trainer.is_global_zero:
+            warn_of_split(evaluator, evaluation, self._split)
+        self._reported.add(self._split)
+        # Every rank has the same values: they come from gathered texts and summed losses.
+        values = {f"{name}/{key}": value for key, value in evaluation.numbers().items()}
+        self.log_dict(values, logger=False, batch_size=1, rank_zero_only=True)
+        make_parts(self.model)
 
     # Checkpoint
 
@@ -202,6 +317,22 @@ class TranslationTask(EvaluatedModule):
         self.skipped.count = checkpoint["skipped"]
         restore_window(self.trainer, checkpoint, self.budget)
         seek_data(checkpoint, self.trainer, self.trainer.datamodule)  # type: ignore[attr-defined]
+
+
+def grow_window(trainer: L.Trainer, settings: TrainerSettings, share: float) -> None:
+    """Give updates `trainer.accumulate` micro-batches once `trainer.accumulate_share` of the schedule is used.
+
+    Small batches learn more from the first tokens. Larger batches lower the noise of the gradient, as a lower learning
+    rate does.
+
+    Reference:
+        Smith et al. 2018, Don't Decay the Learning Rate, Increase the Batch Size.
+    """
+    full = settings.accumulate
+    # A window of the larger size may begin at a multiple of its size in the epoch.
+    begins = trainer.is_last_batch or (trainer.fit_loop.epoch_loop.batch_idx + 1) % full == 0
+    if settings.accumulate_start and begins and share >= settings.accumulate_share:
+        trainer.accumulate_grad_batches = full
 
 
 def window_state(trainer: L.Trainer, budget: Budget | None) -> dict[str, Any]:
@@ -224,8 +355,8 @@ def seek_data(checkpoint: dict[str, Any], trainer: L.Trainer, data: Any) -> None
     epoch = loops["epoch_progress"]["current"]["processed"]
     progress = loops["epoch_loop.batch_progress"]
     window, ranks, before = trainer.accumulate_grad_batches, trainer.world_size, checkpoint["processes"]
-    if before != ranks:
-        data.refuse_rescaling(before)
+    if before != ranks and data.streaming:
+        raise ValueError(f"data.streaming=true: resume this run with as many processes as before: {before}")
     if data.cut:
         rescale(progress, (window, checkpoint["accumulated"]), window)
     elif before != ranks:

@@ -30,7 +30,10 @@ def choose_trained(model: Seq2Seq, settings: OptimSettings, *, new: Collection[s
     for pattern in settings.freeze:
         matched = fnmatch.filter(named, pattern)
         if not matched:
-            raise ValueError(f"optim.freeze: no weight is called {pattern}{suggestion(pattern, _modules(named))}")
+            # Suggest modules of weights, such as encoder.layers.0.mix.*
+            parts = [name.split(".") for name in named]
+            modules = dict.fromkeys(".".join([*each[:depth], "*"]) for each in parts for depth in range(1, len(each)))
+            raise ValueError(f"optim.freeze: no weight is called {pattern}{suggestion(pattern, list(modules))}")
         frozen.update(matched)
     if settings.lora:
         layers = [(name, each) for name, each in model.named_modules() if isinstance(each, nn.Linear)]
@@ -46,9 +49,3 @@ def choose_trained(model: Seq2Seq, settings: OptimSettings, *, new: Collection[s
     if not any(each.requires_grad for each in model.parameters()):
         what = "optim.freeze" if settings.freeze else f"optim.lora={settings.lora}"
         raise ValueError(f"{what} leaves no weight to train: freeze fewer, or choose a smaller rank")
-
-
-def _modules(names: Collection[str]) -> list[str]:
-    """List the modules of weights as patterns, such as encoder.layers.0.mix.*."""
-    parts = [name.split(".") for name in names]
-    return list(dict.fromkeys(".".join([*each[:depth], "*"]) for each in parts for depth in range(1, len(each))))
