@@ -125,26 +125,31 @@ def differences(pairs: Sequence[tuple[Group, Group]], split: str, *, samples: in
     for (group, baseline), bootstrap in zip(pairs, resampled, strict=True):
         ours, theirs = (each.by_seed(split, "bleu") for each in (group, baseline))
         one, other = [*ours.values()], [*theirs.values()]
-        p_values: dict[str, float] = {}
-        difference = Difference(
-            group=group,
-            baseline=baseline,
-            value=statistics.fmean(one) - statistics.fmean(other),
-            paired=paired(ours, theirs),
-            welch=welch(one, other),
-            bootstrap=bootstrap,
-            adjusted=p_values,
+        found.append(
+            Difference(
+                group=group,
+                baseline=baseline,
+                value=statistics.fmean(one) - statistics.fmean(other),
+                paired=paired(ours, theirs),
+                welch=welch(one, other),
+                bootstrap=bootstrap,
+                adjusted={},
+            )
         )
-        tests = {"paired": difference.paired, "welch": difference.welch, "bootstrap": bootstrap}
-        p_values |= {name: test.p_value for name, test in tests.items() if test}
-        if difference.over_seeds:
-            p_values["equivalence"] = difference.over_seeds.equivalence_p(margin)
-        found.append((difference, p_values))
+    adjusted = [_p_values(each, margin) for each in found]
     for test in TESTS:
-        tested = [p_values for _, p_values in found if test in p_values]
+        tested = [p_values for p_values in adjusted if test in p_values]
         for p_values, p in zip(tested, holm([p_values[test] for p_values in tested]), strict=True):
             p_values[test] = p
-    return [difference for difference, _ in found]
+    return [dataclasses.replace(each, adjusted=p) for each, p in zip(found, adjusted, strict=True)]
+
+
+def _p_values(difference: Difference, margin: float) -> dict[str, float]:
+    """Return the unadjusted p values of the tests that could be made."""
+    tests = {"paired": difference.paired, "welch": difference.welch, "bootstrap": difference.bootstrap}
+    found = {name: test.p_value for name, test in tests.items() if test}
+    over_seeds = difference.over_seeds
+    return found | ({"equivalence": over_seeds.equivalence_p(margin)} if over_seeds else {})
 
 
 def _resampled(pairs: Sequence[tuple[Group, Group]], samples: int) -> list[Resampled | None]:
