@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -132,9 +132,14 @@ def write_image(pixels: np.ndarray) -> str:
     return base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def write_split(folder: Path, split: str, images: Iterable[str], texts: Iterable[str]) -> None:
-    """Write a split's images (.png64) and their texts (.en), one a line."""
-    with atomic_file(folder / f"{split}.png64") as drawn, atomic_file(folder / f"{split}.en") as words:
-        for image, text in zip(images, texts, strict=True):
-            drawn.write(f"{image}\n".encode())
-            words.write(f"{text}\n".encode())
+def write_splits(folder: Path, splits: Mapping[str, Iterable[tuple[str, str]]]) -> dict[str, int]:
+    """Write the images of each split (.png64) and their texts (.en), one a line; return the number of images."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = dict.fromkeys(splits, 0)
+    for split, examples in splits.items():
+        with atomic_file(folder / f"{split}.png64") as drawn, atomic_file(folder / f"{split}.en") as words:
+            for image, text in examples:
+                drawn.write(f"{image}\n".encode())
+                words.write(f"{text}\n".encode())
+                sizes[split] += 1
+    return sizes
