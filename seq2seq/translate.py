@@ -11,9 +11,9 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
-from seq2seq.data.text_files import count_lines, open_text
+from seq2seq.data.text_files import Stream, count_lines, open_text
 from seq2seq.inference.documents.formats import FORMATS as DOCUMENTS
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.line_progress import ProgressLine
@@ -48,8 +48,6 @@ from seq2seq.system.stdio import print_error, standard_input
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
-
-Stream = BinaryIO | IO[bytes]
 
 EPILOG = """\
 Lines end at the byte \\n only; a \\r before it is dropped. Blank lines give empty lines, invalid UTF-8 is replaced,

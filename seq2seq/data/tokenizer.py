@@ -74,7 +74,9 @@ class Tokenizer:
         one = src_model is not None and vocabularies[0] is not None and vocabularies[0] == vocabularies[-1]
         self.joint = tgt_model is None or one
         # With images, `src` is the target's model, which gives the special ids
-        processors = [_load(model) for model in self._models]
+        processors = [
+            MosesBpe.from_bytes(model) if is_moses_bpe(model) else load_model(model) for model in self._models
+        ]
         self.src = processors[0]
         self.tgt = processors[-1]
         if isinstance(self.tgt, MosesBpe):
@@ -313,10 +315,8 @@ def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
     """Load the ready-made tokenizer that `settings` name.
 
     Raises:
-        ValueError: They name no model, a file is not a SentencePiece model, or two models differ in their special ids.
+        ValueError: A file is not a SentencePiece model, or two models differ in their special ids.
     """
-    if not settings.ready_models:
-        raise ValueError("tokenizer.model is not set: there is no ready model to load")
     models = [read_file(path) for path in settings.ready_models]
     try:
         return make_tokenizer(models, settings)
@@ -445,10 +445,6 @@ def reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
                 kept[slot] = line
         seen += len(block)
     return kept
-
-
-def _load(model: bytes) -> spm.SentencePieceProcessor | MosesBpe:
-    return MosesBpe.from_bytes(model) if is_moses_bpe(model) else load_model(model)
 
 
 def load_model(model: bytes) -> spm.SentencePieceProcessor:

@@ -146,15 +146,6 @@ def test_evaluation_order_is_longest_first():
     assert firsts == sorted(firsts, reverse=True)
 
 
-def test_impossible_ranks_and_positions_are_refused():
-    ones = np.ones(4, dtype=int)
-    with pytest.raises(ValueError, match="rank 2"):
-        TokenBatchSampler(src_lengths=ones, tgt_lengths=ones, max_tokens=8, rank=2, world_size=2)
-    sampler = TokenBatchSampler(src_lengths=ones, tgt_lengths=ones, max_tokens=8)
-    with pytest.raises(ValueError, match="step 9"):
-        sampler.seek(epoch=0, step=9)
-
-
 def test_collate_pads_on_the_right_and_shifts_the_target():
     src = Ragged.from_rows([[7, 8, 3], [9, 3]])
     tgt = Ragged.from_rows([[5, 3], [6, 7, 8, 3]])
