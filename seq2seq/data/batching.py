@@ -65,12 +65,11 @@ def token_batches(
         tgt_lengths: (N,) tokens of the targets.
         max_tokens: Highest cost of a batch.
         shuffle: Shuffle pairs of equal widths, and the order of batches, by (seed, epoch); their number stays the same.
-            If False, the longest pairs come first.
+            If False, the longest pairs come first, and a row that exceeds the budget is a batch by itself.
         multiple_of: Make the number of batches a multiple of this by halving the fullest ones.
 
     Raises:
-        ValueError: A row exceeds the budget and `shuffle` is set (otherwise it is a batch by itself), or there are too
-            few rows for `multiple_of` batches.
+        ValueError: There are too few rows for `multiple_of` batches.
     """
     if not len(src_lengths):
         return []
@@ -86,12 +85,8 @@ def token_batches(
     # Rows up to the end of each width of the longer side, (widths,)
     limits = 2 * len(widths) * np.arange(1, len(widths) + 1, dtype=keys.dtype)
     ends = np.searchsorted(keys[order], limits).tolist()
-    # In training, such a row would exceed the memory at some later step
-    if shuffle and widths[-1] > max_tokens:
-        raise ValueError(
-            f"pair {order[ends[-2]]} is {widths[-1]} tokens wide when padded, more than max_tokens={max_tokens}: "
-            "raise data.max_tokens, or let the cleaning drop it (data.clean.max_length)"
-        )
+    # In training, cleaning has dropped such rows, which would exceed the memory at some later step
+    assert not shuffle or widths[-1] <= max_tokens
     # A batch is a range of the sorted rows
     rows = np.maximum(1, max_tokens // np.maximum(1, widths)).tolist()
     batches = [order[start:end] for start, end in pairwise(_boundaries(ends, rows))]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -107,10 +106,7 @@ class PreparedData:
     def longest(self) -> tuple[int, int]:
         """Lengths in tokens of the longest training source and target; for a stream, the longest allowed ones."""
         if self.plan.stream:
-            # The budget also limits a pair
-            rule = self.plan.stream.part.corpus.clean.max_length or math.inf
-            longest = int(min(rule, longest_width(self.plan.part_tokens)))
-            return longest, longest
+            return self.plan.longest_allowed, self.plan.longest_allowed
         src, tgt = (int(side.max()) for side in self.split("train").room())
         # A batch has one width for the drawn lengths of both sides
         drawn = self.plan.tokenizer.sampling_alpha > 0 or self.split("train").augmented

@@ -119,13 +119,13 @@ class Tokenizer:
         self.byte_of = {i: int(self.tgt.id_to_piece(i)[3:5], 16) for i in pieces if self.tgt.is_byte(i)}
         self._id_of_byte = {byte: i for i, byte in self.byte_of.items()}
 
-    def encode_src(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
+    def encode_src(self, lines: Sequence[str], *, seed: int | None = None) -> list[list[int]]:
         """Encode source lines, each with eos at its end, and with pieces for the characters of `marks`.
 
         Images have neither eos nor segmentations.
 
         Args:
-            sample: Sample a segmentation, the same one for the same `seed`.
+            seed: Sample segmentations by this seed (None: the best ones).
 
         Raises:
             LineError: A line should be an image but is not, or has an unknown factor; the error names the first one.
@@ -133,34 +133,33 @@ class Tokenizer:
         if self.patches:
             return encode_images(lines, self.patches)
         if not any(mark in line for mark in self.marks for line in lines):
-            return self._encode(self.src, lines, sample, seed, self.factors)
+            return self._encode(self.src, lines, seed, self.factors)
         # Texts and marks alternate, and eos stands after the last text only
         parts = [re.split(f"([{''.join(self.marks)}])", line) for line in lines]
-        encoded = iter(self._encode(self.src, list(chain.from_iterable(row[::2] for row in parts)), sample, seed))
+        encoded = iter(self._encode(self.src, list(chain.from_iterable(row[::2] for row in parts)), seed))
         rows = []
         for row in parts:
             before = [(*next(encoded)[:-1], self.marks[mark]) for mark in row[1::2]]
             rows.append([*chain.from_iterable(before), *next(encoded)])
         return rows
 
-    def encode_tgt(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
+    def encode_tgt(self, lines: Sequence[str], *, seed: int | None = None) -> list[list[int]]:
         """Encode target lines, each with eos at its end; the decoder reads [bos] + ids[:-1]. See `encode_src`."""
-        return self._encode(self.tgt, lines, sample, seed)
+        return self._encode(self.tgt, lines, seed)
 
     def _encode(
-        self, model: Any, lines: Sequence[str], sample: bool, seed: int | None, factors: Numbers | None = None
+        self, model: Any, lines: Sequence[str], seed: int | None, factors: Numbers | None = None
     ) -> list[list[int]]:
         # SentencePiece encodes a list in one call, on several threads
         lines, codes = read_factors(lines, factors) if factors else (list(lines), [])
         # A proto has the place of each piece in the text, whatever normalization joins or splits
         kind: Any = "immutable_proto" if factors else int
-        if not (sample and self.sampling_alpha > 0):
+        if seed is None or self.sampling_alpha == 0:
             rows = model.encode(lines, out_type=kind)
         else:
             require_repeatable_sampling()
-            if seed is not None:
-                # The seed is global to the library, and has 32 bits
-                spm.set_random_generator_seed(seed % 2**32)
+            # The seed is global to the library, and has 32 bits
+            spm.set_random_generator_seed(seed % 2**32)
             # One thread: several would draw from several generators, and results would not repeat. A single line would
             # be encoded in this thread, whose generator keeps its first seed; two lines are encoded in a new thread.
             padded = lines if len(lines) > 1 else [*lines, ""]

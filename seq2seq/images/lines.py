@@ -24,15 +24,13 @@ def encode_images(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
     Raises:
         LineError: A line is not an image of this size; the error names the first such line.
     """
-    pixels = [_read(position, line, grid) for position, line in enumerate(lines)]
+    pixels = []
+    for position, line in enumerate(lines):
+        try:
+            pixels.append(read_image(line, height=grid.height, width=grid.width, channels=grid.channels))
+        except ValueError as error:
+            raise LineError(position, line, str(error)) from None
     return pack(np.stack(pixels), grid).tolist() if pixels else []
-
-
-def _read(position: int, line: str, grid: PatchGrid) -> np.ndarray:
-    try:
-        return read_image(line, height=grid.height, width=grid.width, channels=grid.channels)
-    except ValueError as error:
-        raise LineError(position, line, str(error)) from None
 
 
 def pack(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
