@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -201,13 +201,14 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
     if plan.stream:
         # Only the first pairs, since a stream may have no end
         size = plan.tokenizer.input_sentence_size
-        texts = [(f"{plan.stream.fingerprint} {size}", partial(plan.stream.head, size))]
+        texts = [(f"{plan.stream.fingerprint} {size}", partial(plan.stream.blocks, size))]
     tokenizer, models = _load_or_train(plan, texts)
     folders |= models
     # Refused if a ready tokenizer lacks a piece
     tokenizer.tag_ids(plan.tokenizer.symbols)
-    lexicon = _lexicon(plan, texts) if plan.data.augment.terms else {}
-    augment = Augmentation.of(plan.data.augment, plan.seed, lexicon)
+    shares = plan.data.augment
+    lexicon = _lexicon(plan, texts) if shares.terms else {}
+    augment = Augmentation(shares, plan.seed, lexicon) if any(astuple(shares)) else None
     splits: dict[str, PairDataset] = {}
     # The training split of a stream is never encoded as a whole
     for split in SPLITS[1:] if plan.stream else SPLITS:
