@@ -74,13 +74,11 @@ class PreparedData:
     augment: Augmentation | None
 
     def split(self, name: str) -> PairDataset:
-        """Return an encoded split; raise ValueError if the name is unknown, or the split is streamed.
+        """Return an encoded split; raise ValueError if it is streamed.
 
         Raises:
-            ValueError: The name is unknown, or the split is streamed.
+            ValueError: The split is streamed.
         """
-        if name not in SPLITS:
-            raise ValueError(f"split {name!r}: choose one of {', '.join(SPLITS)}")
         if name not in self.splits:
             raise ValueError(f"split {name!r} is streamed: it has no size, and is never in memory or on disk")
         return self.splits[name]

@@ -157,22 +157,18 @@ class PairStream(IterableDataset):
         The last pairs of a round form a smaller buffer; if updates are cut, these pairs begin the next buffer instead.
         """
         blocks: list[_Buffer] = []
-        size = 0
         for number in itertools.count():
             empty = True
             for block in self._encoded(number):
                 blocks.append(block)
-                size += len(block.positions)
                 # A round without a single pair would repeat forever
                 empty = empty and not len(block.positions)
-                if size >= self.text.shuffle_buffer:
+                if sum(len(each.positions) for each in blocks) >= self.text.shuffle_buffer:
                     yield _joined(blocks)
                     blocks = []
-                    size = 0
-            if size and not self.cut:
+            if not self.cut and any(len(each.positions) for each in blocks):
                 yield _joined(blocks)
                 blocks = []
-                size = 0
             if empty:
                 raise ValueError(
                     "no training pair is left of the stream: check data.train, data.clean and data.max_tokens"

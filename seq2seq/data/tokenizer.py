@@ -249,8 +249,7 @@ class Tokenizer:
             if not isinstance(state.get(name), kind):
                 raise ValueError(f"its '{name}' is missing or of the wrong type")
         return cls(
-            src_model=state["src_model"] if "src_model" in kinds else None,
-            tgt_model=state["tgt_model"] if "tgt_model" in kinds else None,
+            **{name: state[name] for name in ("src_model", "tgt_model") if name in kinds},
             patches=read_section(PatchGrid, state["patches"], "tokenizer.patches") if "patches" in kinds else None,
             sampling_alpha=float(state["sampling_alpha"]),
             factors=check_value(state.get("factors"), Mapping[str, Sequence[str]], {}, "tokenizer.factors"),

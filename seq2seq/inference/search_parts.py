@@ -143,8 +143,12 @@ def make_parts(
             continue
         for place, part in enumerate(line.parts):
             ids = [*tags.source, *part.ids(tokenizer.separator, cutter.longest), *source_end(tokenizer)]
-            # The seed depends on the place, so that equal parts of a line get different samples
-            seed = 0 if sampling is None else _line_seed(sampling.seed + place, ids)
+            # The seed depends on the ids and not on the line's position in the text; also on the place, so that equal
+            # parts of a line get different samples
+            seed = 0
+            if sampling is not None:
+                digest = hashlib.blake2b(repr((sampling.seed + place, ids)).encode(), digest_size=8).digest()
+                seed = int.from_bytes(digest, "little") >> 1
             source = Source(ids, [] if place else begin, wanted, seed, tags.target)
             required = len(source.given) + sum(map(len, wanted))
             # The search extends a limit that the user has set low. It is the first part, as phrases need
@@ -167,12 +171,6 @@ def make_parts(
 def _without_end(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """Return the target ids of texts without eos; [] for a text without any piece, such as a space."""
     return [row[:-1] for row in tokenizer.encode_tgt(list(map(whole_characters, texts)))] if texts else []
-
-
-def _line_seed(seed: int, ids: Sequence[int]) -> int:
-    """Return the seed of a source's samples, which depend on its ids and not on its position in the text."""
-    digest = hashlib.blake2b(repr((seed, list(ids))).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 def join_parts(
