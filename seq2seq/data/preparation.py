@@ -278,9 +278,6 @@ def _fingerprint(plan: DataPlan, corpora: Sequence[str], stream: str | None) -> 
     return f"{fingerprint}-{stream}" if stream else fingerprint
 
 
-# The tokenizer and the lexicon
-
-
 def _lexicon(plan: DataPlan, texts: Sequence[Text]) -> dict[str, list[str]]:
     """Learn the translations of words unless the cache has them."""
     seed = plan.tokenizer.seed
@@ -333,9 +330,6 @@ def _tokenizer_key(settings: TokenizerSettings, texts: Sequence[str]) -> str:
     values = [(name, getattr(settings, name)) for name in asdict(settings) if name not in free]
     key = repr([TEXT_VERSION, texts[0] if len(texts) == 1 else list(texts), values])
     return hashlib.sha256(key.encode()).hexdigest()[:16]
-
-
-# Ids
 
 
 def _encode(

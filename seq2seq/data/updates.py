@@ -159,8 +159,7 @@ class TokenBatchSampler(Sampler[np.ndarray]):
             if (self.mixture or self.lengths_in) and self.epoch:
                 batches = exactly(batches, self._count)
             if self.cut:
-                order = {"seed": self.seed, "epoch": self.epoch}
-                batches = self.cut.apply(batches, *lengths, **order)
+                batches = self.cut.apply(batches, *lengths, seed=self.seed, epoch=self.epoch)
             self._cached = (self.epoch, batches)
         return self._cached[1]
 

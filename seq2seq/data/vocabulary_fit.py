@@ -47,7 +47,8 @@ def report_fit(tokenizer: Tokenizer, plan: DataPlan, origin: str) -> None:
     fits = {side: _fit(model, lines) for side, (model, lines) in sides.items() if any(lines)}
     if not fits:
         return
-    pieces, strange = (sum(counts) for counts in list(zip(*fits.values(), strict=True))[1:])
+    pieces = sum(count for _, count, _ in fits.values())
+    strange = sum(count for *_, count in fits.values())
     log.info(
         "init_from: the checkpoint's tokenizer cuts the new text into %s; %.1f%% of them are bytes or unknown",
         " and ".join(f"{cut} ({side})" for side, (cut, *_) in fits.items()),

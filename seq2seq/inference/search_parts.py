@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from seq2seq.data.marks import SEPARATOR
 from seq2seq.data.sentences import sentences
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import source_end, target_pieces, whole_characters
@@ -230,7 +231,9 @@ def as_text(
         for each in row:
             own = [next(texts) for _ in each.ids]
             several = len(own) > 1 or any(part.context for part in line.parts)
-            pairs = zip((part.text_in_context for part in line.parts), own, strict=True) if several else ()
+            # As `Tokenizer.encode_src` reads them
+            sources = (SEPARATOR.join(each.text for each in (*part.context, part)) for part in line.parts)
+            pairs = zip(sources, own, strict=True) if several else ()
             used = (
                 Term(term.source, term.target, has_words(text, written[term.target].strip()))
                 for text, part in zip(own, line.parts, strict=True)
