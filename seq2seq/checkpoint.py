@@ -26,9 +26,8 @@ from seq2seq.system.errors import first_line
 from seq2seq.system.files import atomic_file
 from seq2seq.system.model_path import CheckpointError, checkpoint_file
 
-# Names of the SentencePiece models in the tokenizer's state; in the file they have the prefix `tokenizer.`.
-_MODELS = ("src_model", "tgt_model")
-_TOKENIZER = "tokenizer."
+# SentencePiece models by their names in the file, with their names in the tokenizer's state.
+_MODELS = {"tokenizer.src_model": "src_model", "tokenizer.tgt_model": "tgt_model"}
 # Largest header and SentencePiece model that are read, in bytes; known ones have up to 1 MB and 5 MB.
 MAX_HEADER = 8 << 20
 MAX_TOKENIZER = 64 << 20
@@ -68,8 +67,9 @@ def save(path: str | os.PathLike[str], stored: Stored) -> None:
     require_finite(weights, path)
     tensors = {name: weight.detach().cpu().contiguous() for name, weight in stored_once(weights).items()}
     tokenizer = dict(meta["tokenizer"])
-    for key in [key for key in _MODELS if key in tokenizer]:
-        tensors[_TOKENIZER + key] = torch.frombuffer(bytearray(tokenizer.pop(key)), dtype=torch.uint8)
+    for name, key in _MODELS.items():
+        if key in tokenizer:
+            tensors[name] = torch.frombuffer(bytearray(tokenizer.pop(key)), dtype=torch.uint8)
     text = as_json({**meta, "tokenizer": tokenizer})
     parse_json(text)
     data = safetensors.torch.save(tensors, {KEY: text})
@@ -226,7 +226,7 @@ def _check_depth(config: Mapping[str, Any], most_layers: int, path: Path) -> Non
 def _read(path: Path) -> Stored:
     """Read a checkpoint without checking that its weights are finite."""
     with _opened(path) as (file, meta):
-        weights = {name: file.get_tensor(name) for name in file.keys() if not _is_tokenizer(name)}  # noqa: SIM118
+        weights = {name: file.get_tensor(name) for name in file.keys() if name not in _MODELS}  # noqa: SIM118
     if not weights:
         raise CheckpointError(f"{path}: has no weights")
     for name, weight in weights.items():
@@ -283,18 +283,14 @@ def _description(file: Any, path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise CheckpointError(f"{path}: its '{KEY}' {error}") from None
     if isinstance(meta.get("tokenizer"), dict):
-        for name in filter(_is_tokenizer, file.keys()):
+        for name in sorted(_MODELS.keys() & file.keys()):
             model = file.get_tensor(name)
             if model.dtype != torch.uint8 or model.ndim != 1 or model.numel() > MAX_TOKENIZER:
                 raise CheckpointError(
                     f"{path}: its '{name}' is not a SentencePiece model of up to {MAX_TOKENIZER:,} bytes"
                 )
-            meta["tokenizer"][name.removeprefix(_TOKENIZER)] = model.numpy().tobytes()
+            meta["tokenizer"][_MODELS[name]] = model.numpy().tobytes()
     return meta
-
-
-def _is_tokenizer(name: str) -> bool:
-    return name.removeprefix(_TOKENIZER) in _MODELS and name.startswith(_TOKENIZER)
 
 
 def stored_once(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

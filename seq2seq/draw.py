@@ -87,33 +87,30 @@ def _draw(options: argparse.Namespace) -> int:
         folder = require_folder(Path(options.digits), "--digits", files=files)
         from seq2seq.images import digits
 
-        written = digits.write_corpus(folder, held_out=options.held_out, seed=options.seed)
-        print(f"{', '.join(f'{size:,} {split}' for split, size in written.items())} images in {folder}")
-        return 0
-    if options.cifar10:
+        sizes = digits.write_corpus(folder, held_out=options.held_out, seed=options.seed)
+    elif options.cifar10:
         source, target = map(Path, options.cifar10)
         folder = require_folder(target, "--cifar10", files=files)
         from seq2seq.images import cifar10
 
-        written = cifar10.write_corpus(source, folder, held_out=options.held_out, seed=options.seed)
-        print(f"{', '.join(f'{size:,} {split}' for split, size in written.items())} images in {folder}")
-        return 0
-    from seq2seq.images.words import WordImages, write_corpus
+        sizes = cifar10.write_corpus(source, folder, held_out=options.held_out, seed=options.seed)
+    else:
+        from seq2seq.images.words import WordImages, write_corpus
 
-    images = WordImages(height=options.height, width=options.width, seed=options.seed, frames=options.frames)
-    if not options.corpus:
-        # Read bytes, because text mode also ends lines at \r. The number of a line seeds its image
-        for number, line in enumerate(standard_input()):
-            text = line.decode("utf-8", "replace").strip()
-            sys.stdout.write(f"{images.line(text, number)}\n")
-        return 0
-    folder = require_folder(Path(options.corpus), "--corpus", files=files)
-    sizes = {"valid": options.held_out, "test": options.held_out, "train": options.train}
-    different = write_corpus(folder, images, letters=options.letters, train=options.train, held_out=options.held_out)
+        images = WordImages(height=options.height, width=options.width, seed=options.seed, frames=options.frames)
+        if not options.corpus:
+            # Read bytes, because text mode also ends lines at \r. The number of a line seeds its image
+            for number, line in enumerate(standard_input()):
+                text = line.decode("utf-8", "replace").strip()
+                sys.stdout.write(f"{images.line(text, number)}\n")
+            return 0
+        folder = require_folder(Path(options.corpus), "--corpus", files=files)
+        counts = {"train": options.train, "held_out": options.held_out}
+        sizes, different = write_corpus(folder, images, letters=options.letters, **counts)
     print(f"{', '.join(f'{size:,} {split}' for split, size in sizes.items())} images in {folder}")
     # There may be fewer short texts than images
-    if different["train"] < options.train:
-        print_error(f"the training images repeat {different['train']:,} texts: there are no more")
+    if options.corpus and different < options.train:
+        print_error(f"the training images repeat {different:,} texts: there are no more")
     return 0
 
 

@@ -65,12 +65,12 @@ def _run(options: argparse.Namespace) -> int:
     print_error(
         f"writing {options.format}, and comparing {SENTENCES} translations with the checkpoint's: minutes at worst"
     )
-    done = export_model(
+    agreed, notes = export_model(
         options.ckpt, out, format=options.format, origin=origin, trust=options.trust, dtype=options.dtype
     )
-    for note in done.notes:
+    for note in notes:
         warn(note)
-    for name, count in done.agreed.items():
+    for name, count in agreed.items():
         what = "this model in integers" if options.dtype == "int8" else "the checkpoint"
         rest = f", {SENTENCES - count} up to two tokens of nearly equal probability" if count < SENTENCES else ""
         print(f"{name} translates {SENTENCES} sentences as {what} does: {count} token for token{rest}")

@@ -11,9 +11,9 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
-from seq2seq.data.text_files import count_lines, open_text
+from seq2seq.data.text_files import Stream, count_lines, open_text
 from seq2seq.inference.documents.formats import FORMATS as DOCUMENTS
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.line_progress import ProgressLine
@@ -48,8 +48,6 @@ from seq2seq.system.stdio import print_error, standard_input
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
-
-Stream = BinaryIO | IO[bytes]
 
 EPILOG = """\
 Lines end at the byte \\n only; a \\r before it is dropped. Blank lines give empty lines, invalid UTF-8 is replaced,
@@ -146,7 +144,13 @@ def _run(options: argparse.Namespace) -> int:
     # Leaving the stack puts a whole output into place, or removes a partial one
     with contextlib.ExitStack() as stack:
         # In the order input, output, model, so that cheap mistakes are reported before the model is loaded
-        source = _open_source(options, stack)
+        if options.input is None:
+            # Bytes, because text mode ends lines at \r, too
+            source: Stream = standard_input()
+        elif Path(options.input).is_dir():
+            raise UsageError(f"{options.input} is a directory; name a file with --input")
+        else:
+            source = stack.enter_context(open(options.input, "rb"))
         _check_outputs(options, _descriptor(source))
         # Files with a line for each line of the input
         paths = {"prefixes": options.prefixes, "phrases": options.phrases}
@@ -232,16 +236,6 @@ def _run_document(options: argparse.Namespace) -> int:
     if notes.failed:
         return fail(f"{len(notes.failed):,} texts could not be translated and are as in {source}", 1)
     return 0
-
-
-def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:
-    """Open the input, a file or standard input, as bytes."""
-    if options.input is None:
-        # Bytes, because text mode ends lines at \r, too
-        return standard_input()
-    if Path(options.input).is_dir():
-        raise UsageError(f"{options.input} is a directory; name a file with --input")
-    return stack.enter_context(open(options.input, "rb"))
 
 
 def _check_outputs(options: argparse.Namespace, source: Path | int | None) -> None:

@@ -30,11 +30,6 @@ class Augmentation:
     seed: int
     lexicon: Lexicon
 
-    @classmethod
-    def of(cls, shares: AugmentSettings, seed: int, lexicon: Lexicon) -> Augmentation | None:
-        """Return the changes with these shares of the pairs; None if all shares are 0."""
-        return cls(shares, seed, lexicon) if any(dataclasses.astuple(shares)) else None
-
     def kinds(self, rows: np.ndarray, epoch: int) -> np.ndarray:
         """Draw the change of each row (N,) in an epoch: 0 for none, else the position in NAMES plus 1."""
         # [0, 1) is divided into an interval for each change, in the order of NAMES; the rest means no change

@@ -105,7 +105,13 @@ class HashSet:
         new = ~self.contains(values)
         fresh = np.zeros(len(hashes), dtype=bool)  # (N,)
         fresh[first[new]] = True
-        self._merge(values[new])
+        values = values[new]
+        # Each array stays more than twice as large as the next, so that there are O(log n) arrays
+        while self.levels and self.levels[-1].size <= 2 * values.size:
+            values = np.concatenate([self.levels.pop(), values])
+            values.sort()
+        if values.size:
+            self.levels.append(values)
         return fresh
 
     def contains(self, hashes: np.ndarray) -> np.ndarray:
@@ -115,14 +121,6 @@ class HashSet:
             # searchsorted returns level.size for a larger hash than the last, which then differs from the last
             found |= level[np.minimum(np.searchsorted(level, hashes), level.size - 1)] == hashes
         return found
-
-    def _merge(self, values: np.ndarray) -> None:
-        # Each array stays more than twice as large as the next, so that there are O(log n) arrays
-        while self.levels and self.levels[-1].size <= 2 * values.size:
-            values = np.concatenate([self.levels.pop(), values])
-            values.sort()
-        if values.size:
-            self.levels.append(values)
 
 
 def single_spaced(line: str) -> str:

@@ -85,9 +85,6 @@ def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
     )
 
 
-# Writing
-
-
 def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> None:
     """Write the text of each split that has files, the rows of each split held out of training, and a report."""
     cleaner = Cleaner(settings.clean, languages=(settings.src, settings.tgt))
@@ -186,9 +183,6 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
     log.info("pairs of training held out: %s", counts)
 
 
-# Reading
-
-
 def _read_corpus(folder: Path, settings: CorpusSettings, fingerprint: str) -> Corpus:
     from datasets import DatasetDict
 
@@ -216,9 +210,6 @@ def _open_arrow(path: Path) -> Dataset:
     from datasets import Dataset
 
     return Dataset.from_file(str(path))
-
-
-# Subsets
 
 
 def limited(corpus: Corpus, limit: int | None, *, seed: int, cache_dir: Path, name: str) -> Corpus:

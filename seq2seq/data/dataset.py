@@ -9,13 +9,13 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_convert
 
 from seq2seq.data.augmentation import NAMES, Augmentation
 from seq2seq.data.batching import Batch, aligned, collate
@@ -351,7 +351,7 @@ class PackedLoader(DataLoader):
 
     def __init__(self, dataset: Dataset, *, num_workers: int, **batching: Any) -> None:
         # Called in the worker; without workers, a batch stays as it is
-        collate_fn: Any = Packed.of if num_workers else _unchanged
+        collate_fn: Any = Packed.of if num_workers else default_convert
         workers: dict[str, Any] = {"num_workers": num_workers, "worker_init_fn": _ignore_signals}
         super().__init__(dataset, collate_fn=collate_fn, **workers, **batching)
 
@@ -363,7 +363,9 @@ class PackedLoader(DataLoader):
     def _start(self) -> Iterator[Batch | Packed]:
         """Start the workers, if there are any."""
         if self.num_workers:
-            _end_with_the_process()
+            # Once, however often workers start
+            atexit.unregister(_kill_workers)
+            atexit.register(_kill_workers)
         return super().__iter__()
 
 
@@ -373,20 +375,10 @@ def _ignore_signals(worker: int) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-@cache
-def _end_with_the_process() -> None:
-    """Kill workers when this process exits; by default, it would send a SIGTERM, which they ignore, and wait."""
-    atexit.register(_kill_workers)
-
-
 def _kill_workers() -> None:
+    """Kill workers when this process exits; by default, it would send a SIGTERM, which they ignore, and wait."""
     # Torch's handler would report the killed workers as a failure
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for child in multiprocessing.active_children():
         if child.daemon:
             child.kill()
-
-
-def _unchanged(batch: Any) -> Any:
-    """Return the batch unchanged; by default, DataLoader would make tensors of its arrays."""
-    return batch

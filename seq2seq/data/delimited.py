@@ -133,9 +133,8 @@ def _find_delimiter(path: Path, columns: LanguageColumns) -> str:
     if isinstance(columns.both[0], int):
         needed = 1 + max(int(column) for column in columns.both)
         return min("\t;,", key=lambda delimiter: _unlikeliness(path, delimiter, needed))
-    widths = {}
-    for delimiter in ",;\t":
-        widths[delimiter] = 0
+    widths = dict.fromkeys(",;\t", 0)
+    for delimiter in widths:
         with contextlib.suppress(ValueError):
             _, header = next(_csv_rows(path, delimiter), (1, []))
             widths[delimiter] = len(header)

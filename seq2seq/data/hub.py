@@ -86,9 +86,8 @@ class Repository(NamedTuple):
         found = [path for path in sorted(subset.rglob("*")) if HUB_FILE.search(path.name)]
         words = _SPLIT_WORDS.get(split, (split,))
         relative = [path.relative_to(folder).as_posix().lower() for path in found]
-        if missing_files(found) or not any(word in name for word in words for name in relative):
-            return None
-        return folder
+        whole = not missing_files(found) and any(word in name for word in words for name in relative)
+        return folder if whole else None
 
     def advice(self, reason: str) -> ValueError:
         """Return the error of a data set that is neither on this machine nor reachable on the hub."""

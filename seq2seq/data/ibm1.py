@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from seq2seq.data.ragged import Ragged
+
 # Cells of the matrices source x target that are computed at a time.
 _CELLS = 1 << 21
 # Most entries of a table, of 16 bytes each; entries with the least counts are dropped.
@@ -65,61 +67,49 @@ def lexical_table(
         blocks: Opens the corpus at its beginning, once for each iteration.
         progress: Called after each iteration with its number and the entries of the table.
     """
-    if iterations < 1:
-        raise ValueError(f"iterations is {iterations}; choose 1 or more")
     keys, counts = _collect(blocks(), src_size, tgt_size, most)
     table = _normalized(keys, counts, tgt_size)
     progress(1, len(keys))
     for iteration in range(2, iterations + 1):
         counts = np.zeros(len(keys))
         for cells in _cells(blocks(), src_size):
-            at, weights = _expected(table, cells)
+            at, weights = _expected(table, *cells)
             counts += np.bincount(at, weights, minlength=len(keys))
         table = _normalized(keys, counts, tgt_size)
         progress(iteration, len(keys))
     return table
 
 
-class _Cells(NamedTuple):
-    """All pairs of a source and a target id within sentence pairs, ordered by target position."""
+def _cells(blocks: Iterable[Block], null: int) -> Iterator[tuple[Ragged, np.ndarray]]:
+    """Yield the cells of a corpus, a bounded number at a time; pairs with an empty side have none.
 
-    source: np.ndarray  # (P,)
-    target: np.ndarray  # (P,)
-    starts: np.ndarray  # (T,): first cell of each target position
-    sizes: np.ndarray  # (T,): number of its source positions, the empty word included
-
-
-def _cells(blocks: Iterable[Block], null: int) -> Iterator[_Cells]:
-    """Yield the cells of a corpus, a bounded number at a time; pairs with an empty side have none."""
+    Returns:
+        A row of source ids for each of T target positions, the empty word `null` included; the target ids, (T,).
+    """
     for sources, targets in blocks:
         pairs = [pair for pair in zip(sources, targets, strict=True) if all(pair)]
         sizes = [(len(source) + 1) * len(target) for source, target in pairs]
         parts = np.cumsum(sizes, dtype=np.int64) // _CELLS
         for part in np.unique(parts):
-            yield _cells_of([pairs[i] for i in np.flatnonzero(parts == part)], null)
+            inside = np.flatnonzero(parts == part)
+            source = Ragged.from_rows([[*pairs[i][0], null] for i in inside])
+            target = Ragged.from_rows([pairs[i][1] for i in inside])
+            yield Ragged.joined([source.select(np.repeat(np.arange(len(inside)), target.lengths))]), target.ids
 
 
-def _cells_of(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], null: int) -> _Cells:
-    source = np.concatenate([[*row, null] for row, _ in pairs])
-    target = np.concatenate([row for _, row in pairs])
-    lengths = np.array([len(row) + 1 for row, _ in pairs])
-    begins = np.cumsum(lengths) - lengths  # of each source
-    repeats = [len(row) for _, row in pairs]
-    sizes = np.repeat(lengths, repeats)  # (T,)
-    starts = np.cumsum(sizes) - sizes  # (T,)
-    place = np.arange(sizes.sum()) + np.repeat(np.repeat(begins, repeats) - starts, sizes)
-    return _Cells(source[place], np.repeat(target, sizes), starts, sizes)
+def _keys(source: Ragged, target: np.ndarray, tgt_size: int) -> np.ndarray:
+    return source.ids * tgt_size + np.repeat(target, source.lengths)
 
 
-def _expected(table: LexicalTable, cells: _Cells) -> tuple[np.ndarray, np.ndarray]:
+def _expected(table: LexicalTable, source: Ragged, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the entry of each cell and its expected count; a cell without an entry counts 0."""
-    keys = cells.source * table.tgt_size + cells.target
+    keys = _keys(source, target, table.tgt_size)
     at = np.minimum(np.searchsorted(table.keys, keys), len(table.keys) - 1)
     probs = np.where(table.keys[at] == keys, table.probs[at], 0.0)
-    sums = np.add.reduceat(probs, cells.starts)
+    sums = np.add.reduceat(probs, source.starts)
     # All entries of a target may have been dropped
     sums[sums == 0] = 1.0
-    return at, probs / np.repeat(sums, cells.sizes)
+    return at, probs / np.repeat(sums, source.lengths)
 
 
 def _collect(blocks: Iterable[Block], src_size: int, tgt_size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -127,9 +117,9 @@ def _collect(blocks: Iterable[Block], src_size: int, tgt_size: int, most: int) -
     keys, counts = np.zeros(0, np.int64), np.zeros(0)
     waiting: list[tuple[np.ndarray, np.ndarray]] = []
     size = 0
-    for cells in _cells(blocks, src_size):
-        found, inverse = np.unique(cells.source * tgt_size + cells.target, return_inverse=True)
-        waiting.append((found, np.bincount(inverse, np.repeat(1.0 / cells.sizes, cells.sizes))))
+    for source, target in _cells(blocks, src_size):
+        found, inverse = np.unique(_keys(source, target, tgt_size), return_inverse=True)
+        waiting.append((found, np.bincount(inverse, np.repeat(1.0 / source.lengths, source.lengths))))
         size += len(found)
         # Merge when more entries wait than have been merged, so that an entry is merged only a few times
         if size > max(len(keys), _CELLS):

@@ -20,8 +20,8 @@ _BLANK = " \t\r\n"
 _NOT_BLANK = re.compile(rf"[^{_BLANK}]|\Z")
 _FORMS = 'a file holds one object a line, as in {"de": "...", "en": "..."}, or one array of such objects'
 
-# A record, and its place in messages.
-Record = tuple[str, dict[str, Any]]
+# A value, and its place in messages.
+Record = tuple[str, Any]
 
 
 @in_blocks
@@ -38,6 +38,8 @@ def json_pairs(path: Path, columns: LanguageColumns) -> Iterator[tuple[str, str]
     first: dict[str, Any] = {}
     number = 0
     for number, (where, record) in enumerate(_records(path), start=1):
+        if not isinstance(record, dict):
+            raise ValueError(f"{path}: {where} is not a JSON object; {_FORMS}")
         first = first or record
         # A single record may lack a language, which then counts as null
         if missing:
@@ -81,8 +83,6 @@ def _lines(path: Path) -> Iterator[Record]:
             record = json.loads(line, object_pairs_hook=_object)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: {where} is not JSON ({_reason(error)}); {_FORMS}") from error
-        if not isinstance(record, dict):
-            raise ValueError(f"{path}: {where} is not a JSON object; {_FORMS}")
         yield where, record
 
 
@@ -127,8 +127,6 @@ def _array(path: Path) -> Iterator[Record]:
                         break
                     reason = error.msg if isinstance(error, json.JSONDecodeError) else _reason(error)
                     raise ValueError(f"{path}: {where} is not JSON ({reason}); {_FORMS}") from error
-                if not isinstance(record, dict):
-                    raise ValueError(f"{path}: {where} is not a JSON object; {_FORMS}")
                 yield where, record
                 number += 1
                 wanted = ","

@@ -64,7 +64,7 @@ class LineStatistics(NamedTuple):
         """Compute the statistics of a stream's first pairs, at most `SAMPLE` and at most `most`."""
         counts: list[int] = []
         pieces: list[np.ndarray] = []
-        for sources, tgt in stream.head(min(SAMPLE, most)):
+        for sources, tgt in stream.blocks(min(SAMPLE, most)):
             src = list(map(sentence_of, sources))
             counts += [len(sentences(line, stream.part.corpus.src)) for line in src]
             sides = tokenizer.encode_src(src), tokenizer.encode_tgt(tgt)

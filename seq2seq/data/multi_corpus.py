@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -199,16 +201,13 @@ def directions(parts: Sequence[NamedCorpus], sizes: Sequence[int], tokenize: Cal
     """List the parts of a split that are scored separately; none if there is one part."""
     if len(parts) == 1:
         return []
-    all_directions = [part.direction for part in parts]
+    counts = Counter(part.direction for part in parts)
     result = []
-    start = 0
-    for part, size in zip(parts, sizes, strict=True):
+    # In the order of the rows of `PairDataset`
+    for part, size, end in zip(parts, sizes, itertools.accumulate(sizes), strict=True):
         # Corpora of the same direction are distinguished by their names
-        unique = all_directions.count(part.direction) == 1
-        name = part.direction if unique else f"{part.direction}.{part.name}"
-        # In the order of the rows of `PairDataset`
-        result.append(Direction(name, tokenize(part.corpus.tgt), range(start, start + size)))
-        start += size
+        name = part.direction if counts[part.direction] == 1 else f"{part.direction}.{part.name}"
+        result.append(Direction(name, tokenize(part.corpus.tgt), range(end - size, end)))
     return result
 
 

@@ -26,19 +26,18 @@ def warn_of_trained_pairs(plan: DataPlan, loaded: Sequence[Corpus]) -> None:
         if split in corpus.splits and part.corpus.place(split) is None
     ]
     for other, corpus in corpora:
-        evaluated = [(part, split, hashes) for part, split, hashes in held if part is not other]
+        evaluated = [(*each, np.zeros(len(each[2]), dtype=bool)) for each in held if each[0] is not other]
         if not evaluated or "train" not in corpus.splits:
             continue
-        seen = [np.zeros(len(hashes), dtype=bool) for *_, hashes in evaluated]
         for block in _pair_hashes(other, corpus, "train"):
-            for mask, (*_, hashes) in zip(seen, evaluated, strict=True):
-                mask |= np.isin(hashes, block)
-        for mask, (part, split, hashes) in zip(seen, evaluated, strict=True):
-            if mask.any():
+            for *_, hashes, seen in evaluated:
+                seen |= np.isin(hashes, block)
+        for part, split, hashes, seen in evaluated:
+            if seen.any():
                 log.warning(
                     "%d of the %d pairs that %s holds out as data.%s are training pairs of %s, too, so that scores on "
                     "them are too high: name files for data.valid and data.test, or take these pairs out",
-                    int(mask.sum()),
+                    int(seen.sum()),
                     len(hashes),
                     part.name,
                     split,

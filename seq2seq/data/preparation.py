@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -75,13 +74,11 @@ class PreparedData:
     augment: Augmentation | None
 
     def split(self, name: str) -> PairDataset:
-        """Return an encoded split; raise ValueError if the name is unknown, or the split is streamed.
+        """Return an encoded split; raise ValueError if it is streamed.
 
         Raises:
-            ValueError: The name is unknown, or the split is streamed.
+            ValueError: The split is streamed.
         """
-        if name not in SPLITS:
-            raise ValueError(f"split {name!r}: choose one of {', '.join(SPLITS)}")
         if name not in self.splits:
             raise ValueError(f"split {name!r} is streamed: it has no size, and is never in memory or on disk")
         return self.splits[name]
@@ -107,10 +104,7 @@ class PreparedData:
     def longest(self) -> tuple[int, int]:
         """Lengths in tokens of the longest training source and target; for a stream, the longest allowed ones."""
         if self.plan.stream:
-            # The budget also limits a pair
-            rule = self.plan.stream.part.corpus.clean.max_length or math.inf
-            longest = int(min(rule, longest_width(self.plan.part_tokens)))
-            return longest, longest
+            return self.plan.longest_allowed, self.plan.longest_allowed
         src, tgt = (int(side.max()) for side in self.split("train").room())
         # A batch has one width for the drawn lengths of both sides
         drawn = self.plan.tokenizer.sampling_alpha > 0 or self.split("train").augmented
@@ -205,13 +199,14 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
     if plan.stream:
         # Only the first pairs, since a stream may have no end
         size = plan.tokenizer.input_sentence_size
-        texts = [(f"{plan.stream.fingerprint} {size}", partial(plan.stream.head, size))]
+        texts = [(f"{plan.stream.fingerprint} {size}", partial(plan.stream.blocks, size))]
     tokenizer, models = _load_or_train(plan, texts)
     folders |= models
     # Refused if a ready tokenizer lacks a piece
     tokenizer.tag_ids(plan.tokenizer.symbols)
-    lexicon = _lexicon(plan, texts) if plan.data.augment.terms else {}
-    augment = Augmentation.of(plan.data.augment, plan.seed, lexicon)
+    shares = plan.data.augment
+    lexicon = _lexicon(plan, texts) if shares.terms else {}
+    augment = Augmentation(shares, plan.seed, lexicon) if any(astuple(shares)) else None
     splits: dict[str, PairDataset] = {}
     # The training split of a stream is never encoded as a whole
     for split in SPLITS[1:] if plan.stream else SPLITS:
@@ -283,9 +278,6 @@ def _fingerprint(plan: DataPlan, corpora: Sequence[str], stream: str | None) -> 
     return f"{fingerprint}-{stream}" if stream else fingerprint
 
 
-# The tokenizer and the lexicon
-
-
 def _lexicon(plan: DataPlan, texts: Sequence[Text]) -> dict[str, list[str]]:
     """Learn the translations of words unless the cache has them."""
     seed = plan.tokenizer.seed
@@ -338,9 +330,6 @@ def _tokenizer_key(settings: TokenizerSettings, texts: Sequence[str]) -> str:
     values = [(name, getattr(settings, name)) for name in asdict(settings) if name not in free]
     key = repr([TEXT_VERSION, texts[0] if len(texts) == 1 else list(texts), values])
     return hashlib.sha256(key.encode()).hexdigest()[:16]
-
-
-# Ids
 
 
 def _encode(

@@ -122,22 +122,18 @@ def with_vocabulary(
     model: bytes,
     pieces: Sequence[str],
     *,
-    unk: str,
-    bos: str,
-    eos: str,
-    pad: str,
-    controls: Iterable[str] = (),
+    special: Mapping[str, str],
+    controls: Iterable[str],
     tags_targets: bool = False,
 ) -> bytes:
     """Number the pieces of a serialized SentencePiece model by a vocabulary; the model cuts text as before.
 
     Args:
         pieces: The vocabulary by its ids, with the special pieces.
-        bos: The piece that the decoder reads first, which may be eos or pad.
+        special: The pieces unk, bos, eos and pad; bos, which the decoder reads first, may be eos or pad.
         controls: Further pieces that stand for no text, such as tags.
         tags_targets: Sources begin with the tag of their own language, and targets with the tag of theirs.
     """
-    special = {"unk": unk, "bos": bos, "eos": eos, "pad": pad}
     stored: dict[str, Any] = {"pieces": list(pieces), **special, "controls": list(controls)}
     # Absent in the vocabularies of other families
     stored |= {"tags_targets": True} if tags_targets else {}

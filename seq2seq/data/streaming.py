@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -55,28 +56,19 @@ class TrainingStream:
         limit = self.part.corpus.limit
         return text if limit is None else f"{text}-{limit}"
 
-    def blocks(self) -> Iterator[Pairs]:
-        """Read the raw text, or its first `data.limit` pairs: choosing a sample would mean reading all of it."""
-        blocks = open_split("train", self.part.corpus, cache_dir=self.cache_dir, streaming=True)
+    def blocks(self, most: float = math.inf) -> Iterator[Pairs]:
+        """Read the raw text up to `most` and `data.limit` pairs: choosing a sample would mean reading all of it."""
         limit = self.part.corpus.limit
-        if limit is None:
-            yield from blocks
-            return
-        left = limit
-        for src, tgt in blocks:
-            yield src[:left], tgt[:left]
-            left -= len(src)
+        most = min(most, math.inf if limit is None else limit)
+        left = most
+        for src, tgt in open_split("train", self.part.corpus, cache_dir=self.cache_dir, streaming=True):
+            kept = int(min(left, len(src)))
+            yield src[:kept], tgt[:kept]
+            left -= kept
             if left <= 0:
                 return
-        warn_once(f"data.limit={limit} is more than the {limit - left:,} pairs of the stream: all are used")
-
-    def head(self, pairs: int) -> Iterator[Pairs]:
-        """Read the first `pairs` pairs."""
-        for src, tgt in self.blocks():
-            yield src[:pairs], tgt[:pairs]
-            pairs -= len(src)
-            if pairs <= 0:
-                return
+        if limit is not None:
+            warn_once(f"data.limit={limit} is more than the {most - left:,} pairs of the stream: all are used")
 
 
 class _Buffer(NamedTuple):
@@ -165,22 +157,18 @@ class PairStream(IterableDataset):
         The last pairs of a round form a smaller buffer; if updates are cut, these pairs begin the next buffer instead.
         """
         blocks: list[_Buffer] = []
-        size = 0
         for number in itertools.count():
             empty = True
             for block in self._encoded(number):
                 blocks.append(block)
-                size += len(block.positions)
                 # A round without a single pair would repeat forever
                 empty = empty and not len(block.positions)
-                if size >= self.text.shuffle_buffer:
+                if sum(len(each.positions) for each in blocks) >= self.text.shuffle_buffer:
                     yield _joined(blocks)
                     blocks = []
-                    size = 0
-            if size and not self.cut:
+            if not self.cut and any(len(each.positions) for each in blocks):
                 yield _joined(blocks)
                 blocks = []
-                size = 0
             if empty:
                 raise ValueError(
                     "no training pair is left of the stream: check data.train, data.clean and data.max_tokens"

@@ -38,11 +38,10 @@ class PairEncoder:
 
     def __call__(self, block: Pairs, *, sample_seed: int | None = None) -> Encoded:
         """Encode both sides; with `sample_seed`, sample segmentations by the tokenizer's `sampling_alpha`."""
-        sample = sample_seed is not None
-        src = self.tokenizer.encode_src(block[0], sample=sample, seed=sample_seed)
+        src = self.tokenizer.encode_src(block[0], seed=sample_seed)
         # Another seed, so that the sides are sampled independently
         other_seed = None if sample_seed is None else sample_seed + 1
-        tgt = self.tokenizer.encode_tgt(block[1], sample=sample, seed=other_seed)
+        tgt = self.tokenizer.encode_tgt(block[1], seed=other_seed)
         return (
             Ragged.from_rows(src, dtype=self.dtypes[0], prefix=self.tags.source),
             Ragged.from_rows(tgt, dtype=self.dtypes[1], prefix=self.tags.target),

@@ -74,7 +74,9 @@ class Tokenizer:
         one = src_model is not None and vocabularies[0] is not None and vocabularies[0] == vocabularies[-1]
         self.joint = tgt_model is None or one
         # With images, `src` is the target's model, which gives the special ids
-        processors = [_load(model) for model in self._models]
+        processors = [
+            MosesBpe.from_bytes(model) if is_moses_bpe(model) else load_model(model) for model in self._models
+        ]
         self.src = processors[0]
         self.tgt = processors[-1]
         if isinstance(self.tgt, MosesBpe):
@@ -117,13 +119,13 @@ class Tokenizer:
         self.byte_of = {i: int(self.tgt.id_to_piece(i)[3:5], 16) for i in pieces if self.tgt.is_byte(i)}
         self._id_of_byte = {byte: i for i, byte in self.byte_of.items()}
 
-    def encode_src(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
+    def encode_src(self, lines: Sequence[str], *, seed: int | None = None) -> list[list[int]]:
         """Encode source lines, each with eos at its end, and with pieces for the characters of `marks`.
 
         Images have neither eos nor segmentations.
 
         Args:
-            sample: Sample a segmentation, the same one for the same `seed`.
+            seed: Sample segmentations by this seed (None: the best ones).
 
         Raises:
             LineError: A line should be an image but is not, or has an unknown factor; the error names the first one.
@@ -131,34 +133,33 @@ class Tokenizer:
         if self.patches:
             return encode_images(lines, self.patches)
         if not any(mark in line for mark in self.marks for line in lines):
-            return self._encode(self.src, lines, sample, seed, self.factors)
+            return self._encode(self.src, lines, seed, self.factors)
         # Texts and marks alternate, and eos stands after the last text only
         parts = [re.split(f"([{''.join(self.marks)}])", line) for line in lines]
-        encoded = iter(self._encode(self.src, list(chain.from_iterable(row[::2] for row in parts)), sample, seed))
+        encoded = iter(self._encode(self.src, list(chain.from_iterable(row[::2] for row in parts)), seed))
         rows = []
         for row in parts:
             before = [(*next(encoded)[:-1], self.marks[mark]) for mark in row[1::2]]
             rows.append([*chain.from_iterable(before), *next(encoded)])
         return rows
 
-    def encode_tgt(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
+    def encode_tgt(self, lines: Sequence[str], *, seed: int | None = None) -> list[list[int]]:
         """Encode target lines, each with eos at its end; the decoder reads [bos] + ids[:-1]. See `encode_src`."""
-        return self._encode(self.tgt, lines, sample, seed)
+        return self._encode(self.tgt, lines, seed)
 
     def _encode(
-        self, model: Any, lines: Sequence[str], sample: bool, seed: int | None, factors: Numbers | None = None
+        self, model: Any, lines: Sequence[str], seed: int | None, factors: Numbers | None = None
     ) -> list[list[int]]:
         # SentencePiece encodes a list in one call, on several threads
         lines, codes = read_factors(lines, factors) if factors else (list(lines), [])
         # A proto has the place of each piece in the text, whatever normalization joins or splits
         kind: Any = "immutable_proto" if factors else int
-        if not (sample and self.sampling_alpha > 0):
+        if seed is None or self.sampling_alpha == 0:
             rows = model.encode(lines, out_type=kind)
         else:
             require_repeatable_sampling()
-            if seed is not None:
-                # The seed is global to the library, and has 32 bits
-                spm.set_random_generator_seed(seed % 2**32)
+            # The seed is global to the library, and has 32 bits
+            spm.set_random_generator_seed(seed % 2**32)
             # One thread: several would draw from several generators, and results would not repeat. A single line would
             # be encoded in this thread, whose generator keeps its first seed; two lines are encoded in a new thread.
             padded = lines if len(lines) > 1 else [*lines, ""]
@@ -248,8 +249,7 @@ class Tokenizer:
             if not isinstance(state.get(name), kind):
                 raise ValueError(f"its '{name}' is missing or of the wrong type")
         return cls(
-            src_model=state["src_model"] if "src_model" in kinds else None,
-            tgt_model=state["tgt_model"] if "tgt_model" in kinds else None,
+            **{name: state[name] for name in ("src_model", "tgt_model") if name in kinds},
             patches=read_section(PatchGrid, state["patches"], "tokenizer.patches") if "patches" in kinds else None,
             sampling_alpha=float(state["sampling_alpha"]),
             factors=check_value(state.get("factors"), Mapping[str, Sequence[str]], {}, "tokenizer.factors"),
@@ -313,10 +313,8 @@ def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
     """Load the ready-made tokenizer that `settings` name.
 
     Raises:
-        ValueError: They name no model, a file is not a SentencePiece model, or two models differ in their special ids.
+        ValueError: A file is not a SentencePiece model, or two models differ in their special ids.
     """
-    if not settings.ready_models:
-        raise ValueError("tokenizer.model is not set: there is no ready model to load")
     models = [read_file(path) for path in settings.ready_models]
     try:
         return make_tokenizer(models, settings)
@@ -445,10 +443,6 @@ def reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
                 kept[slot] = line
         seen += len(block)
     return kept
-
-
-def _load(model: bytes) -> spm.SentencePieceProcessor | MosesBpe:
-    return MosesBpe.from_bytes(model) if is_moses_bpe(model) else load_model(model)
 
 
 def load_model(model: bytes) -> spm.SentencePieceProcessor:

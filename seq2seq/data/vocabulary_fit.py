@@ -24,21 +24,15 @@ _HOPELESS = 0.2
 _LONGEST_WORD = 12
 
 
-class Fit:
-    """Counts of encoded lines: pieces, pieces that are bytes or unknown, words, and characters."""
-
-    def __init__(self, model: SentencePieceProcessor | MosesBpe, lines: Sequence[str]) -> None:
-        ids = [each for row in model.encode(list(lines), out_type=int) for each in row]
-        words = [word for line in lines for word in line.split()]
-        self.pieces = len(ids)
-        self.strange = sum(model.is_byte(each) or each == model.unk_id() for each in ids)
-        self.words = len(words)
-        self.characters = sum(map(len, words))
-
-    def __str__(self) -> str:
-        if self.characters > _LONGEST_WORD * self.words:
-            return f"{self.pieces / self.characters:.1f} pieces a character"
-        return f"{self.pieces / max(self.words, 1):.1f} pieces a word"
+def _fit(model: SentencePieceProcessor | MosesBpe, lines: Sequence[str]) -> tuple[str, int, int]:
+    """Describe how a model cuts lines; count the pieces, and the pieces that are bytes or unknown."""
+    ids = [each for row in model.encode(list(lines), out_type=int) for each in row]
+    strange = sum(model.is_byte(each) or each == model.unk_id() for each in ids)
+    words = [word for line in lines for word in line.split()]
+    characters = sum(map(len, words))
+    if characters > _LONGEST_WORD * len(words):
+        return f"{len(ids) / characters:.1f} pieces a character", len(ids), strange
+    return f"{len(ids) / max(len(words), 1):.1f} pieces a word", len(ids), strange
 
 
 def report_fit(tokenizer: Tokenizer, plan: DataPlan, origin: str) -> None:
@@ -50,17 +44,18 @@ def report_fit(tokenizer: Tokenizer, plan: DataPlan, origin: str) -> None:
     if not tokenizer.patches:
         sources = [without_factors(line, tokenizer.factors) for src, _ in samples for line in src]
         sides = {"source": (tokenizer.src, sources)} | sides
-    fits = {side: Fit(model, lines) for side, (model, lines) in sides.items() if any(lines)}
+    fits = {side: _fit(model, lines) for side, (model, lines) in sides.items() if any(lines)}
     if not fits:
         return
-    strange = sum(fit.strange for fit in fits.values()) / max(sum(fit.pieces for fit in fits.values()), 1)
+    pieces = sum(count for _, count, _ in fits.values())
+    strange = sum(count for *_, count in fits.values())
     log.info(
         "init_from: the checkpoint's tokenizer cuts the new text into %s; %.1f%% of them are bytes or unknown",
-        " and ".join(f"{fit} ({side})" for side, fit in fits.items()),
-        100 * strange,
+        " and ".join(f"{cut} ({side})" for side, (cut, *_) in fits.items()),
+        100 * strange / max(pieces, 1),
     )
-    for side, fit in fits.items():
-        share = fit.strange / max(fit.pieces, 1)
+    for side, (_, pieces, strange) in fits.items():
+        share = strange / max(pieces, 1)
         if share > _HOPELESS:
             log.warning(
                 "init_from=%s: %.0f%% of the pieces of the %s text are bytes or unknown, as the checkpoint's tokenizer "

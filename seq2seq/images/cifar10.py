@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.images.lines import write_image, write_split
+from seq2seq.images.lines import write_image, write_splits
 from seq2seq.system.files import read_file
 from seq2seq.system.packages import require
 
@@ -45,17 +45,16 @@ def write_corpus(source: Path, folder: Path, *, held_out: int, seed: int) -> dic
     Raises:
         ValueError: `source` is none of these, or its files are damaged.
     """
-    parts = {split: list(_examples(source, split)) for split in ("train", "test")}
-    train = parts.pop("train")
+    train, test = (list(_examples(source, split)) for split in ("train", "test"))
     if held_out >= len(train):
         raise ValueError(f"--held-out {held_out} leaves none of {len(train):,} images to train on; lower it")
     order = np.random.default_rng(seed).permutation(len(train))
-    parts["valid"] = [train[row] for row in order[:held_out]]
-    parts["train"] = [train[row] for row in order[held_out:]]
-    folder.mkdir(parents=True, exist_ok=True)
-    for split, examples in parts.items():
-        write_split(folder, split, (line for line, _ in examples), (name for _, name in examples))
-    return {split: len(parts[split]) for split in ("train", "valid", "test")}
+    splits = {
+        "train": [train[row] for row in order[held_out:]],
+        "valid": [train[row] for row in order[:held_out]],
+        "test": test,
+    }
+    return write_splits(folder, splits)
 
 
 def _examples(source: Path, split: str) -> Iterator[Example]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from seq2seq.images.lines import write_image, write_split
+from seq2seq.images.lines import write_image, write_splits
 from seq2seq.system.packages import require
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -48,8 +48,8 @@ def write_corpus(folder: Path, *, held_out: int, seed: int) -> dict[str, int]:
     Returns:
         The number of images of each split.
     """
-    parts = splits(held_out=held_out, seed=seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    for split, digits in parts.items():
-        write_split(folder, split, map(write_image, digits.pixels), (NAMES[label] for label in digits.labels))
-    return {split: len(digits.labels) for split, digits in parts.items()}
+    examples = {
+        split: [(write_image(image), NAMES[label]) for image, label in zip(*digits, strict=True)]
+        for split, digits in splits(held_out=held_out, seed=seed).items()
+    }
+    return write_splits(folder, examples)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,15 +24,13 @@ def encode_images(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
     Raises:
         LineError: A line is not an image of this size; the error names the first such line.
     """
-    pixels = [_read(position, line, grid) for position, line in enumerate(lines)]
+    pixels = []
+    for position, line in enumerate(lines):
+        try:
+            pixels.append(read_image(line, height=grid.height, width=grid.width, channels=grid.channels))
+        except ValueError as error:
+            raise LineError(position, line, str(error)) from None
     return pack(np.stack(pixels), grid).tolist() if pixels else []
-
-
-def _read(position: int, line: str, grid: PatchGrid) -> np.ndarray:
-    try:
-        return read_image(line, height=grid.height, width=grid.width, channels=grid.channels)
-    except ValueError as error:
-        raise LineError(position, line, str(error)) from None
 
 
 def pack(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
@@ -132,9 +130,14 @@ def write_image(pixels: np.ndarray) -> str:
     return base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def write_split(folder: Path, split: str, images: Iterable[str], texts: Iterable[str]) -> None:
-    """Write a split's images (.png64) and their texts (.en), one a line."""
-    with atomic_file(folder / f"{split}.png64") as drawn, atomic_file(folder / f"{split}.en") as words:
-        for image, text in zip(images, texts, strict=True):
-            drawn.write(f"{image}\n".encode())
-            words.write(f"{text}\n".encode())
+def write_splits(folder: Path, splits: Mapping[str, Iterable[tuple[str, str]]]) -> dict[str, int]:
+    """Write the images of each split (.png64) and their texts (.en), one a line; return the number of images."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = dict.fromkeys(splits, 0)
+    for split, examples in splits.items():
+        with atomic_file(folder / f"{split}.png64") as drawn, atomic_file(folder / f"{split}.en") as words:
+            for image, text in examples:
+                drawn.write(f"{image}\n".encode())
+                words.write(f"{text}\n".encode())
+                sizes[split] += 1
+    return sizes

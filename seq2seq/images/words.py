@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.images.lines import write_image, write_split
+from seq2seq.images.lines import write_image, write_splits
 from seq2seq.system.packages import require
 from seq2seq.system.resources import data_dir
 
 FONT_SIZES = (9, 10)  # in pixels
 MARGIN = 3  # most pixels before the text
-LARGEST = 10_000  # pixels of a side
 NOISE = 12.0  # largest standard deviation of a pixel, of 255
 # Where the text of a moving drawing goes in each frame: pixels, and the axis of (height, width).
 DIRECTIONS = {"left": (-2, 1), "right": (2, 1), "up": (-2, 0), "down": (2, 0)}
@@ -34,20 +33,12 @@ class WordImages:
 
     Several frames are one image, each below the one before, so that its patches are read frame by frame, row by row.
     Their texts end with one of `DIRECTIONS`, in which the rest of the text moves.
-
-    Raises:
-        ValueError: A side is out of range.
     """
 
     height: int = 10
     width: int = 32
     seed: int = 1
     frames: int = 1
-
-    def __post_init__(self) -> None:
-        for name, value in (("height", self.height), ("width", self.width)):
-            if not 1 <= value <= LARGEST:
-                raise ValueError(f"--{name} {value}: choose 1 to {LARGEST:,} pixels")
 
     def line(self, text: str, number: int) -> str:
         """Draw `text` as a line, the base64 of a PNG; a blank line stays blank.
@@ -69,15 +60,11 @@ class WordImages:
         except ValueError as error:
             raise ValueError(f"line {number + 1}: {error}") from None
 
-    def has_room(self, text: str) -> bool:
-        """Return True if `text` fits in one of the font's sizes."""
-        return bool(_fitting(self._parts(text)[0], self.height, self.width))
-
     def texts(self, letters: int) -> list[str]:
         """List the texts of up to `letters` letters that have room, with each direction if there are several frames."""
         directions = [f" {name}" for name in DIRECTIONS] if self.frames > 1 else [""]
         texts = [f"{text}{direction}" for text in phrases(letters) for direction in directions]
-        return [text for text in texts if self.has_room(text)]
+        return [text for text in texts if _fitting(self._parts(text)[0], self.height, self.width)]
 
     def _parts(self, text: str) -> tuple[str, str]:
         """Divide the text of several frames into what is shown and its direction."""
@@ -144,7 +131,9 @@ def _font(size: int) -> Any:
     return require("PIL.ImageFont", "drawing", extra="images").load_default(size)
 
 
-def write_corpus(folder: Path, images: WordImages, *, letters: int, train: int, held_out: int) -> dict[str, int]:
+def write_corpus(
+    folder: Path, images: WordImages, *, letters: int, train: int, held_out: int
+) -> tuple[dict[str, int], int]:
     """Write train, valid and test images (.png64) with their texts (.en); no text is in two splits.
 
     Args:
@@ -153,7 +142,7 @@ def write_corpus(folder: Path, images: WordImages, *, letters: int, train: int, 
         held_out: Number of images in each of validation and test.
 
     Returns:
-        How many different texts each split has.
+        The number of images of each split, and of different training texts.
     """
     texts = images.texts(letters)
     # Splits are disjoint slices of a shuffled list
@@ -168,12 +157,10 @@ def write_corpus(folder: Path, images: WordImages, *, letters: int, train: int, 
     rest = texts[2 * held_out :]
     # Each text once before any is repeated
     splits["train"] = [rest[number % len(rest)] for number in range(train)]
-    folder.mkdir(parents=True, exist_ok=True)
     # Images are numbered across all splits, so that a repeated text gets another image
     numbers = itertools.count()
-    for split, lines in splits.items():
-        write_split(folder, split, map(images.line, lines, numbers), lines)
-    return {split: len(set(lines)) for split, lines in splits.items()}
+    drawn = {split: zip(map(images.line, lines, numbers), lines, strict=True) for split, lines in splits.items()}
+    return write_splits(folder, drawn), len(set(splits["train"]))
 
 
 def phrases(letters: int) -> list[str]:

@@ -23,8 +23,7 @@ def write_description(folder: Path, meta: dict[str, Any], tokenizer: Tokenizer, 
     for key, file in TOKENIZER_FILES.items():
         if key in state:
             (folder / file).write_bytes(state.pop(key))
-    entry = {**meta, "tokenizer": state}
-    write_json(folder / CONFIG, {"model_type": MODEL_TYPE, KEY: entry, name: values})
+    write_json(folder / CONFIG, {"model_type": MODEL_TYPE, KEY: {**meta, "tokenizer": state}, name: values})
 
 
 def read_description(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:

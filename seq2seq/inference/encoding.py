@@ -41,12 +41,7 @@ def encode_pieces(tokenizer: Tokenizer, lines: Sequence[str], *, note: Callable[
 
 def whole_characters(line: str) -> str:
     """Replace lone surrogates, which no UTF-8 tokenizer accepts."""
-    try:
-        # Only lone surrogates cannot be encoded
-        line.encode()
-    except UnicodeEncodeError:
-        return line.encode("utf-8", "replace").decode()
-    return line
+    return line.encode("utf-8", "replace").decode()
 
 
 def source_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

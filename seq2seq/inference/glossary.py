@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -155,12 +156,9 @@ class TermCounts:
 
 def has_words(text: str, term: str) -> bool:
     """Return True if a text has a term as whole words; in scripts without spaces, anywhere."""
-    start = text.find(term) if term else -1
-    while start >= 0:
-        if _divides(text, start) and _divides(text, start + len(term)):
-            return True
-        start = text.find(term, start + 1)
-    return False
+    # Occurrences may overlap
+    starts = (match.start() for match in re.finditer(f"(?={re.escape(term)})", text))
+    return bool(term) and any(_divides(text, start) and _divides(text, start + len(term)) for start in starts)
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str, str]]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.data.ibm1 import Block, lexical_table
+from seq2seq.data.ragged import Ragged
 from seq2seq.data.readers import text_pairs
 from seq2seq.data.text_checks import checked
 from seq2seq.data.tokenizer import Tokenizer
@@ -133,9 +134,7 @@ def make_shortlist(
     table = lexical_table(lambda: _encoded(tokenizer, src, tgt), **sizes, iterations=iterations, progress=progress)
     counts = np.zeros(tokenizer.tgt_vocab_size, np.int64)
     for _, targets in _encoded(tokenizer, src, tgt):
-        # dtype: an empty row would otherwise be an array of floats
-        rows = [np.asarray(row, dtype=np.int64) for row in targets]
-        counts += np.bincount(np.concatenate([np.zeros(0, np.int64), *rows]), minlength=len(counts))
+        counts += np.bincount(Ragged.from_rows(targets).ids, minlength=len(counts))
     order = np.argsort(-counts, kind="stable")[: min(frequent, np.count_nonzero(counts))]
     found = Shortlist(tokenizer, *table.best(best, tokenizer.src_vocab_size), order.astype(np.int32))
     sources, targets = next(_encoded(tokenizer, src, tgt))

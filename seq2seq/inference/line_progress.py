@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from typing import TextIO
@@ -53,10 +54,8 @@ class ProgressLine:
 
     def _write(self, text: str) -> None:
         assert self.stream
-        try:
+        # A closed terminal must not stop the work
+        with contextlib.suppress(OSError, ValueError):
             # Write from the first column, and clear the rest of the line
             self.stream.write(f"\r{text}\x1b[K")
             self.stream.flush()
-        # A closed terminal must not stop the work
-        except (OSError, ValueError):
-            pass

@@ -42,13 +42,10 @@ def utility(name: str, tokenize: str = "13a") -> Callable[[str, str], float]:
 
 def rank_by_agreement(samples: Sequence[TranslatedText], score: Callable[[str, str], float]) -> list[TranslatedText]:
     """Sort samples by their expected utility, which becomes their score; each text occurs once."""
-    means = expected_utilities([sample.text for sample in samples], score)
-    best = {each.text: each._replace(score=mean) for each, mean in zip(samples, means, strict=True)}
-    return sorted(best.values(), key=lambda each: -each.score)
-
-
-def expected_utilities(texts: Sequence[str], score: Callable[[str, str], float]) -> list[float]:
-    """Return the mean score of each text against all of them, itself included."""
-    counts = Counter(texts)
-    means = {text: sum(count * score(text, other) for other, count in counts.items()) / len(texts) for text in counts}
-    return [means[text] for text in texts]
+    counts = Counter(sample.text for sample in samples)
+    ranked = []
+    for text, sample in {sample.text: sample for sample in samples}.items():
+        # The mean score against all samples, itself included
+        mean = sum(count * score(text, other) for other, count in counts.items()) / len(samples)
+        ranked.append(sample._replace(score=mean))
+    return sorted(ranked, key=lambda each: -each.score)

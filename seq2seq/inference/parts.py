@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from seq2seq.data.context import fit_context
 from seq2seq.data.factors import read_factors
-from seq2seq.data.marks import SEPARATOR, unmarked
+from seq2seq.data.marks import unmarked
 from seq2seq.data.sentences import sentences
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
@@ -38,11 +38,6 @@ class SourcePart(NamedTuple):
     context: tuple[SourcePart, ...] = ()
     terms: Sequence[Term] = ()
     marked: Sequence[int] = ()
-
-    @property
-    def text_in_context(self) -> str:
-        """The text behind its context, as `Tokenizer.encode_src` reads it."""
-        return SEPARATOR.join(each.text for each in (*self.context, self))
 
     def ids(self, separator: int | None, longest: int) -> list[int]:
         """Return the pieces behind as much of the context as `longest` ids can hold."""

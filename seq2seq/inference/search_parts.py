@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from seq2seq.data.marks import SEPARATOR
 from seq2seq.data.sentences import sentences
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import source_end, target_pieces, whole_characters
@@ -143,8 +144,12 @@ def make_parts(
             continue
         for place, part in enumerate(line.parts):
             ids = [*tags.source, *part.ids(tokenizer.separator, cutter.longest), *source_end(tokenizer)]
-            # The seed depends on the place, so that equal parts of a line get different samples
-            seed = 0 if sampling is None else _line_seed(sampling.seed + place, ids)
+            # The seed depends on the ids and not on the line's position in the text; also on the place, so that equal
+            # parts of a line get different samples
+            seed = 0
+            if sampling is not None:
+                digest = hashlib.blake2b(repr((sampling.seed + place, ids)).encode(), digest_size=8).digest()
+                seed = int.from_bytes(digest, "little") >> 1
             source = Source(ids, [] if place else begin, wanted, seed, tags.target)
             required = len(source.given) + sum(map(len, wanted))
             # The search extends a limit that the user has set low. It is the first part, as phrases need
@@ -167,12 +172,6 @@ def make_parts(
 def _without_end(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """Return the target ids of texts without eos; [] for a text without any piece, such as a space."""
     return [row[:-1] for row in tokenizer.encode_tgt(list(map(whole_characters, texts)))] if texts else []
-
-
-def _line_seed(seed: int, ids: Sequence[int]) -> int:
-    """Return the seed of a source's samples, which depend on its ids and not on its position in the text."""
-    digest = hashlib.blake2b(repr((seed, list(ids))).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 def join_parts(
@@ -232,7 +231,9 @@ def as_text(
         for each in row:
             own = [next(texts) for _ in each.ids]
             several = len(own) > 1 or any(part.context for part in line.parts)
-            pairs = zip((part.text_in_context for part in line.parts), own, strict=True) if several else ()
+            # As `Tokenizer.encode_src` reads them
+            sources = (SEPARATOR.join(each.text for each in (*part.context, part)) for part in line.parts)
+            pairs = zip(sources, own, strict=True) if several else ()
             used = (
                 Term(term.source, term.target, has_words(text, written[term.target].strip()))
                 for text, part in zip(own, line.parts, strict=True)

@@ -9,7 +9,6 @@ from typing import Any
 
 from seq2seq.data.languages import has_spaces, primary_subtag
 from seq2seq.metrics.scorers import Score
-from seq2seq.settings.data import CONVENTIONS
 from seq2seq.system.packages import require
 
 # In bytes, as in the Perl one-liner of the papers. A match consumes both neighbors of the hyphen: "a-b-c" is split only
@@ -21,10 +20,8 @@ def check_convention(convention: str, lang: str) -> str:
     """Return `convention`.
 
     Raises:
-        ValueError: The convention is unknown, Moses cannot tokenize `lang`, or sacremoses is missing.
+        ValueError: Moses cannot tokenize `lang`, or sacremoses is missing.
     """
-    if convention not in CONVENTIONS:
-        raise ValueError(f"unknown scoring convention {convention!r}; choose one of {', '.join(CONVENTIONS)}")
     # Moses splits at spaces, so a Chinese sentence would be one word
     if not has_spaces(lang):
         raise ValueError(

@@ -65,7 +65,7 @@ def test_changes_by_hand():
 
 
 def test_shares_are_met_and_epochs_differ():
-    augment = Augmentation.of(AugmentSettings(upper=0.1, lower=0.2, typos=0.3), 5, {})
+    augment = Augmentation(AugmentSettings(upper=0.1, lower=0.2, typos=0.3), 5, {})
     rows = np.arange(20_000)
     assert augment
     kinds = augment.kinds(rows, 0)
@@ -75,7 +75,6 @@ def test_shares_are_met_and_epochs_differ():
     assert (kinds[::-7] == augment.kinds(rows[::-7], 0)).all()
     # Independent draws agree with probability sum p^2
     assert np.mean(kinds == augment.kinds(rows, 1)) == pytest.approx(0.3, abs=0.012)
-    assert Augmentation.of(AugmentSettings(), 1, {}) is None
     with pytest.raises(ValueError, match=r"data\.augment: the shares are 1\.2"):
         AugmentSettings(upper=0.6, typos=0.6)
 

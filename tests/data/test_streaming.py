@@ -157,10 +157,10 @@ def test_both_sides_of_a_block_are_sampled_independently(folder, monkeypatch):
     seeds = []
     encode = Tokenizer._encode
 
-    def noted(self, model, lines, sample, seed, *factors):
+    def noted(self, model, lines, seed, *factors):
         # The best segmentations, which the rules on lengths use, need no seed
-        seeds.extend([seed] if sample else [])
-        return encode(self, model, lines, sample, seed, *factors)
+        seeds.extend([] if seed is None else [seed])
+        return encode(self, model, lines, seed, *factors)
 
     monkeypatch.setattr(Tokenizer, "_encode", noted)
     rounds(made, SIZE)

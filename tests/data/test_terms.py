@@ -187,7 +187,7 @@ def test_a_ready_tokenizer_needs_the_pieces(folder, tmp_path):
     assert extended.marks == {TERM: size, TERM_END: size + 1}
     assert extended.separator is None
     # A tokenizer without the pieces reads the characters as text
-    assert plain.encode_src([f"a{TERM}b"]) == plain._encode(plain.src, [f"a{TERM}b"], False, None)
+    assert plain.encode_src([f"a{TERM}b"]) == plain._encode(plain.src, [f"a{TERM}b"], None)
 
 
 @pytest.fixture(scope="module")

@@ -174,7 +174,7 @@ def test_normalizer_is_a_visible_choice():
 def test_sampling_follows_the_seed_and_keeps_the_text(kind):
     tokenizer = train(replace(SMALL, type=kind, sampling_alpha=0.3))
     best = tokenizer.encode_tgt(EN[:100])
-    one, two, three = (tokenizer.encode_tgt(EN[:100], sample=True, seed=seed) for seed in (5, 5, 6))
+    one, two, three = (tokenizer.encode_tgt(EN[:100], seed=seed) for seed in (5, 5, 6))
     assert one == two != three
     assert one != best
     assert tokenizer.decode(one) == EN[:100]
@@ -185,13 +185,13 @@ def test_the_draw_of_a_single_line_follows_its_seed_alone():
     tokenizer = train(replace(SMALL, sampling_alpha=0.3))
 
     def draw(line: str, seed: int) -> list[list[int]]:
-        return tokenizer.encode_tgt([line], sample=True, seed=seed)
+        return tokenizer.encode_tgt([line], seed=seed)
 
     first = [draw(line, seed=3) for line in EN[:50]]
     draw(EN[0], seed=4)
     assert [draw(line, seed=3) for line in EN[:50]] == first
     # The same result as next to other lines
-    assert first[0] == tokenizer.encode_tgt(EN[:5], sample=True, seed=3)[:1]
+    assert first[0] == tokenizer.encode_tgt(EN[:5], seed=3)[:1]
 
 
 def test_sampling_is_the_same_in_every_process(tmp_path):
@@ -200,7 +200,7 @@ def test_sampling_is_the_same_in_every_process(tmp_path):
     code = (
         "import sys; from pathlib import Path; from seq2seq.data.tokenizer import Tokenizer; "
         "t = Tokenizer(src_model=Path(sys.argv[1]).read_bytes(), sampling_alpha=0.3); "
-        "print(t.encode_src(sys.argv[2:], sample=True, seed=5))"
+        "print(t.encode_src(sys.argv[2:], seed=5))"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "model"), *DE[:20]]
     one, two = (subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(2))
@@ -213,7 +213,7 @@ def test_sampling_that_no_seed_repeats_is_refused(version, monkeypatch):
     tokenizer = Tokenizer(src_model=train(SMALL).to_state()["src_model"], sampling_alpha=0.3)
     monkeypatch.setattr(spm, "__version__", version)
     with pytest.raises(ValueError, match=r"sentencepiece<0\.2\.2"):
-        tokenizer.encode_src(DE[:2], sample=True, seed=5)
+        tokenizer.encode_src(DE[:2], seed=5)
     assert tokenizer.encode_src(DE[:2])
 
 

@@ -572,10 +572,3 @@ def test_maps_over_an_image():
     rows = [("1 Quadratic", [("all", shares), ("$", shares)]), ("2 Quadratic", [("all", shares)])]
     figure = image_maps.draw(rows, pixels, grid, 4)
     assert [len(axes.images) for axes in figure.axes] == [2, 2, 2, 0]
-
-
-@pytest.mark.parametrize("sizes", [{"width": 4294967296}, {"height": 10_001}, {"height": 0}])
-def test_images_of_an_impossible_size_are_refused(sizes):
-    (name,) = sizes
-    with pytest.raises(ValueError, match=f"--{name} {sizes[name]}: choose 1 to 10,000 pixels"):
-        WordImages(**sizes)

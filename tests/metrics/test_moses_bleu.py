@@ -72,8 +72,6 @@ def test_compounds_split_as_the_perl_line_did(line, split):
 def test_languages_without_spaces_are_refused():
     with pytest.raises(ValueError, match="Moses makes no words of 'zh_CN'"):
         check_convention("tokenized", "zh_CN")
-    with pytest.raises(ValueError, match="unknown scoring convention 'words'"):
-        check_convention("words", "de")
 
 
 def test_score_prints_both(tmp_path, capsys):

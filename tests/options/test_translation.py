@@ -17,7 +17,7 @@ from seq2seq import checkpoint, score, translate
 from seq2seq.inference.forced import force, links, pharaoh, saliency, word_weights
 from seq2seq.inference.forced_text import force_lines
 from seq2seq.inference.line_formats import FORMATS
-from seq2seq.inference.mbr import expected_utilities, utility
+from seq2seq.inference.mbr import rank_by_agreement, utility
 from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.metadata import describe
 from seq2seq.network.build import build_model
@@ -98,6 +98,11 @@ def test_samples_depend_on_the_seed_and_the_line_alone(translator):
     assert drawn[::-1] == texts(translator.translate(LINES[::-1], sampling=sampling))
     assert drawn != texts(translator.translate(LINES, sampling=SamplingSettings(seed=4)))
     assert drawn[5] == ["", ""]
+
+
+def expected_utilities(texts: list[str], score) -> list[float]:
+    ranked = rank_by_agreement([TranslatedText(text, 0.0) for text in texts], score)
+    return [{each.text: each.score for each in ranked}[text] for text in texts]
 
 
 def test_expected_utilities_are_sacrebleus_means():

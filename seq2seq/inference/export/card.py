@@ -112,7 +112,10 @@ def _recipe(meta: Mapping[str, Any], origin: Origin) -> str:
     settings = {key: origin.settings[key] for key in _RECIPE if key in origin.settings}
     settings = settings or {key: meta["model"][key] for key in ("mixer", "model")}
     parts = ["## Recipe\n"]
-    if command := _public(str(origin.results.get("command") or "")):
+    words = shlex.split(str(origin.results.get("command") or ""))
+    # Without settings of places, and with the names of files alone in place of their paths
+    public = [_PATH.sub("", word) for word in words if word.lstrip("+~").partition("=")[0] not in _PLACES]
+    if command := shlex.join(public):
         # Nothing in a block of code is markup, and no text may end the block
         parts.append(f"```bash\n{command.replace('```', '')}\n```\n")
     versions = ", ".join(f"{name} {number}" for name, number in meta["versions"].items())
@@ -120,9 +123,3 @@ def _recipe(meta: Mapping[str, Any], origin: Origin) -> str:
     text = json.dumps(settings, indent=2, ensure_ascii=False, default=str)
     parts.append(f"```json\n{_PATH.sub('', text)}\n```\n")
     return "\n".join(parts)
-
-
-def _public(command: str) -> str:
-    """Return a command without settings of places, and with the names of files alone in place of their paths."""
-    kept = [word for word in shlex.split(command) if word.lstrip("+~").partition("=")[0] not in _PLACES]
-    return shlex.join(_PATH.sub("", word) for word in kept)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from seq2seq.checkpoint import Loaded, Stored, save
 from seq2seq.data.languages import tags_of
@@ -19,21 +19,9 @@ from seq2seq.system.model_path import WEIGHTS
 from seq2seq.system.packages import MissingPackageError
 
 
-class Exported(NamedTuple):
-    """Result of an export.
-
-    Attributes:
-        agreed: Number of drawn sentences that agree to the last token, by program.
-        notes: Reasons why an optional part of the folder is missing.
-    """
-
-    agreed: dict[str, int]
-    notes: list[str]
-
-
 def export_model(
     ckpt: str, out: Path, *, format: str, origin: Origin, trust: Sequence[str] = (), dtype: str = "float32"
-) -> Exported:
+) -> tuple[dict[str, int], list[str]]:
     """Write the folder `out`, which appears once it is complete and agrees with the checkpoint.
 
     Args:
@@ -43,6 +31,10 @@ def export_model(
         origin: Record of the run, for the model card.
         trust: Packages besides this one whose mixers may be named.
         dtype: Number format of linear layers: float32, or int8 for ONNX.
+
+    Returns:
+        The number of drawn sentences that agree to the last token, by program; and the reasons why an optional part of
+        the folder is missing.
 
     Raises:
         ValueError: The checkpoint cannot be read, the format cannot express it, or a package is missing.
@@ -59,15 +51,15 @@ def export_model(
         if format == "ctranslate2":
             from seq2seq.inference.export.ctranslate2_model import write_ctranslate2
 
-            return Exported({"CTranslate2": write_ctranslate2(folder, loaded, **limits)}, [])
+            return {"CTranslate2": write_ctranslate2(folder, loaded, **limits)}, []
         if format == "onnx":
             from seq2seq.inference.export.onnx_graphs import write_onnx
 
-            return Exported({"ONNX Runtime": write_onnx(folder, loaded, trust=trust, dtype=dtype, **limits)}, [])
+            return {"ONNX Runtime": write_onnx(folder, loaded, trust=trust, dtype=dtype, **limits)}, []
         return _write_huggingface(folder, loaded, origin)
 
 
-def _write_huggingface(folder: Path, loaded: Loaded, origin: Origin) -> Exported:
+def _write_huggingface(folder: Path, loaded: Loaded, origin: Origin) -> tuple[dict[str, int], list[str]]:
     """Write weights and card, and a folder `marian` inside if Marian can express the model."""
     from seq2seq.inference.export.marian import write_marian
 
@@ -80,7 +72,7 @@ def _write_huggingface(folder: Path, loaded: Loaded, origin: Origin) -> Exported
     # safetensors makes files that only their owner can read
     for path in folder.rglob("*.safetensors"):
         path.chmod(stat.S_IMODE((folder / "config.json").stat().st_mode))
-    return Exported(agreed, notes)
+    return agreed, notes
 
 
 def write_safetensors(folder: Path, loaded: Loaded, origin: Origin, *, marian: bool) -> None:

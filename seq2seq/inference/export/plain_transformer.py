@@ -58,15 +58,13 @@ def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tu
         UnsupportedError: The other program cannot express the model; the message names every such setting.
     """
     model = config["model"]
-    reasons = [*_wrong_mixers(config)]
-    if config.get("patches"):
-        reasons.append("the source is images (tokenizer=patches)")
-    if config.get("factors"):
-        reasons.append("source words have factors (tokenizer.factors)")
-    if not model["decoder_layers"]:
-        reasons.append("model.decoder_layers is 0 (a classifier)")
-    if not model["ffn_dim"]:
-        reasons.append("model.ffn_dim is 0")
+    wrong = {
+        "the source is images (tokenizer=patches)": config.get("patches"),
+        "source words have factors (tokenizer.factors)": config.get("factors"),
+        "model.decoder_layers is 0 (a classifier)": not model["decoder_layers"],
+        "model.ffn_dim is 0": not model["ffn_dim"],
+    }
+    reasons = [*_wrong_mixers(config), *(reason for reason, holds in wrong.items() if holds)]
     # src_positions is null if both sides have the same kind of positions
     values = {**model, "src_positions": model.get("src_positions") or model["positions"]}
     choices = {"residual": (True,), "encoder_stages": (1,), **allowed}

@@ -256,10 +256,8 @@ def _tokenizer(folder: Path, source: str, target: str, weights: Mapping[str, Ten
     elif pieces := _first(folder, _PIECES):
         model = read_piece_model(folder, pieces.name)
         bos, pad, eos, unk = SPECIALS
-        models = [
-            with_vocabulary(model, [*SPECIALS, *own], unk=unk, bos=eos, eos=eos, pad=pad, controls=[bos])
-            for own in sides
-        ]
+        special = {"unk": unk, "bos": eos, "eos": eos, "pad": pad}
+        models = [with_vocabulary(model, [*SPECIALS, *own], special=special, controls=[bos]) for own in sides]
     else:
         raise ValueError(
             f"{folder}: has neither codes of BPE ({_CODES[0]}) nor a SentencePiece model ({_PIECES[0]}); copy the file "

@@ -70,7 +70,7 @@ def read(folder: Path, languages: shared.Languages) -> shared.Published:
     model = with_vocabulary(
         pieces,
         [names.get(i, f"<unused {i}>") for i in range(size)],
-        **special,
+        special=special,
         controls=[name for name in names.values() if name in ("<s>", "<mask>") or name[:2] == "<2"],
         tags_targets=True,
     )

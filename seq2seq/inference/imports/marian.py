@@ -47,11 +47,10 @@ def read(folder: Path, languages: Languages) -> Published:
         names = _names(file_in(folder, vocabulary), config.get(size) or config["vocab_size"], config)
         # The source's tags in this program's form
         tags |= {name: language_tag(found[1]) for name in names if (found := _TAG.fullmatch(name))}
-        special: dict[str, Any] = {role: names[_special_id(config, key)] for role, key in _SPECIAL.items()}
+        special = {"unk": "<unk>"} | {role: names[_special_id(config, key)] for role, key in _SPECIAL.items()}
         names = [tags.get(name, name) for name in names]
-        models[side] = with_vocabulary(
-            read_piece_model(folder, model), names, unk="<unk>", **special, controls=tags.values()
-        )
+        pieces = read_piece_model(folder, model)
+        models[side] = with_vocabulary(pieces, names, special=special, controls=tags.values())
     tagged = [name[2:-1] for name in tags.values()]
     # In the cache of the hub, the folder of the repository is models--<owner>--<name>
     paths = (*reversed(folder.resolve().parts), Path(config.get("_name_or_path") or "").name)

@@ -19,7 +19,6 @@ from seq2seq.system.json_file import read_json_or_none
 FAMILIES: Mapping[str, Any] = {"marian": marian, "m2m100": m2m100, "fairseq": fairseq}
 # Families by the entry model_type of config.json.
 _MODEL_TYPES = {"marian": "marian", "m2m_100": "m2m100", "nllb-moe": "m2m100"}
-_PICKLED = ("fairseq",)
 
 
 def imported(
@@ -50,7 +49,7 @@ def imported(
         raise ValueError(
             f"{folder}: is not recognized as a model of {', '.join(FAMILIES)}; if it is one, name the family by --from"
         )
-    if family in _PICKLED and not trust:
+    if family == "fairseq" and not trust:
         raise ValueError(
             f"{folder}: models of {family} are pickled objects of Python, a format that can carry code. This program "
             "reads tensors and settings alone and runs nothing from it; if you know where the file is from, add --trust"

@@ -77,23 +77,20 @@ def plain(value: Any, known: dict[int, Any] | None = None) -> Any:
         known: Results by the ids of values; a value that contains itself has None there.
     """
     known = {} if known is None else known
-    if id(value) not in known:
-        known[id(value)] = None
-        known[id(value)] = _plain(value, known)
-    return known[id(value)]
-
-
-def _plain(value: Any, known: dict[int, Any]) -> Any:
-    if isinstance(value, argparse.Namespace):
-        value = vars(value)
+    place = id(value)
+    if place in known:
+        return known[place]
+    known[place] = None
     if isinstance(value, StandIn):
         state = value.state if isinstance(value.state, Mapping) else {}
         # A container or a node of OmegaConf; an enumeration has its value as an argument
-        return plain(next((state[name] for name in ("_content", "_val") if name in state), value.args), known)
-    if isinstance(value, Mapping):
-        return {str(key): plain(each, known) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(each, known) for each in value]
+        value = plain(next((state[name] for name in ("_content", "_val") if name in state), value.args), known)
+    elif isinstance(value, argparse.Namespace | Mapping):
+        items = vars(value) if isinstance(value, argparse.Namespace) else value
+        value = {str(key): plain(each, known) for key, each in items.items()}
+    elif isinstance(value, list | tuple):
+        value = [plain(each, known) for each in value]
+    known[place] = value
     return value
 
 

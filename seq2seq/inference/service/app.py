@@ -132,8 +132,7 @@ class Service:
         form = LibreRequest if "q" in given and "text" not in given else TranslateRequest
         read = checked(form, given)
         # The model stays the same if it is loaded again meanwhile
-        wanted = read.source, read.target
-        translator, languages = self.models.choose(read.model, *wanted)
+        translator, languages = self.models.choose(read.model, read.source, read.target)
         asked = read.own(translator.settings, limits)
         texts = texts_of(asked, limits)
         options = chosen_options(asked, translator.settings, languages, limits)
