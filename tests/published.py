@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sentencepiece as spm
 import tiny
 import torch
@@ -108,7 +109,9 @@ def write_m2m100(folder: Path, lines: Sequence[str], *, nllb: bool, size: int = 
     Args:
         nllb: Its tokenizer is an NllbTokenizer with the languages deu_Latn, eng_Latn and zho_Hans, as Transformers 5
             writes it: without a SentencePiece model. Else it is an M2M100Tokenizer with its 100 languages.
+            Skips the test under Transformers 4.
     """
+    pytest.importorskip("transformers", minversion="5" if nllb else None)
     from transformers import M2M100Config, M2M100ForConditionalGeneration, M2M100Tokenizer, NllbTokenizer
 
     folder.mkdir()

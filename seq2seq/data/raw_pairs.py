@@ -50,11 +50,11 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
     return ((list(map(read, src)), tgt) for src, tgt in blocks)
 
 
-def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "train", size: int = 1000) -> Pairs:
+def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "train") -> Pairs:
     """Read the first pairs of a split before any work; nothing is downloaded, converted or copied.
 
     Returns:
-        At most `size` source lines and target lines; none for a remote split.
+        At most 1,000 source lines and target lines; none for a remote split.
 
     Raises:
         ValueError: A file or a column is missing, or a file is damaged at its beginning.
@@ -67,4 +67,4 @@ def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "tra
     # Readers are lazy: they stop after the first block that has a pair
     blocks = open_split(split, settings, cache_dir=cache_dir)
     src, tgt = next((block for block in blocks if block[0]), ([], []))
-    return src[:size], tgt[:size]
+    return src[:1000], tgt[:1000]

@@ -27,7 +27,7 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
     `step` computes `forward` one position at a time. An encoder-only mixer raises ValueError if causal is True.
 
     A mixer also declares `properties` (see `seq2seq.network.introspection`). Further attributes are optional: see
-    `seq2seq.network.build.Adaptable`, `seq2seq.training.machine.compilation` and `seq2seq.analysis.atlas.survey`.
+    `seq2seq.network.build.Adaptable` and `seq2seq.training.machine.compilation`.
 
     Args (of every constructor; a mixer's own docstring describes the others):
         dim: Width D of the input.
@@ -37,6 +37,9 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
     Many mixers also take `num_heads`, H, which must divide dim; `dropout`, the probability of dropping an attention
     weight; and `backend`, "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
     """
+
+    state_growth = "linear"
+    """Growth of the decoding state with the target: "linear" or "constant"."""
 
     def __init__(self, *, dim: int, causal: bool, out_dim: int | None = None) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NoReturn
 
 from hydra._internal import utils
@@ -115,9 +115,9 @@ def refuse(program: str, message: object) -> NoReturn:
     sys.exit(2)
 
 
-def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
-    """Exit with one line and status 2 if something is wrong with `words` (default: the command line); answer --help."""
-    words = sys.argv[1:] if words is None else words
+def refuse_mistakes(program: str) -> None:
+    """Exit with one line and status 2 if something is wrong with the command line; answer --help."""
+    words = sys.argv[1:]
     if {"-h", "--help"} & set(words):
         print(help_text(program))
         sys.exit(0)

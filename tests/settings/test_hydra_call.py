@@ -235,9 +235,10 @@ def test_a_sweep_is_refused_if_its_first_job_is_wrong():
 
 
 @pytest.mark.parametrize("program", ["train", "prepare"])
-def test_help_describes_the_program_and_lists_groups_and_settings(program, capsys):
+def test_help_describes_the_program_and_lists_groups_and_settings(program, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", [program, "--help"])
     with pytest.raises(SystemExit) as end:
-        refuse_mistakes(program, ["--help"])
+        refuse_mistakes(program)
     assert end.value.code == 0
     text = capsys.readouterr().out
     assert f"python -m seq2seq.{program}" in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
 
 from seq2seq.analysis.atlas import properties, scaling
 from seq2seq.analysis.atlas.properties import Measured, SizedSettings
@@ -13,15 +12,6 @@ from seq2seq.network.introspection import MixingProperties
 
 # Sizes of a layer in the published base models.
 PARAMETER_SIZES = {"dim": 512, "heads": 8, "max_len": 1024}
-
-
-class Declared(Protocol):
-    """Optional declarations of a self mixer, which the atlas checks."""
-
-    properties: MixingProperties
-    """Properties of the mixing matrix."""
-    state_growth: str
-    """Growth of the decoding state with the target: "linear" (the default, with a Cache) or "constant"."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +96,7 @@ def survey(name: str, settings: SizedSettings, *, limit: float | None) -> Point:
             bidirectional=bidirectional,
             causal=None if decoder is None else properties.measure(decoder),
             state=None if decoder is None else properties.state_growth(decoder),
-            declared_state=None if decoder is None else getattr(decoder, "state_growth", "linear"),
+            declared_state=None if decoder is None else decoder.state_growth,
             parameters=properties.parameters(settings, **PARAMETER_SIZES),
             growth=None if limit is None else scaling.measure(settings, limit=limit),
         )
