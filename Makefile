@@ -36,10 +36,10 @@ test-all: setup
 rest: setup
 	$(PYTEST) -m "(exhaustive or slow) and not gpu and not slurm"
 
-# The tests of exports and of the service with the oldest versions that pyproject.toml allows, in a folder before the environment's own.
+# The tests with the oldest versions that pyproject.toml allows, in a folder before the environment's own.
 floors: setup
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .cache/floors -r constraints-oldest.txt
-	PYTHONPATH=.cache/floors $(BIN)/python -m pytest tests/commands/test_export.py tests/commands/test_export_onnx.py tests/inference/test_service.py
+	PYTHONPATH=.cache/floors $(PYTEST)
 
 # ROUNDS times other random numbers for the tests that draw some; prints each failure and how to repeat it.
 fuzz: setup

@@ -1,15 +1,19 @@
-"""Test that the wheel is enough: it contains the settings and the embedded corpus."""
+"""Test that the wheel is enough, with the settings and the embedded corpus, and that its oldest packages are tested."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 from conftest import PATIENCE
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,6 +43,27 @@ def test_wheel_carries_settings_and_corpus(site: Path) -> None:
     assert any(name.endswith(".dist-info/entry_points.txt") for name in names)  # the program `seq2seq`
     assert any(name.endswith("licenses/LICENSE") for name in names)  # the data's license is the repository's
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
+
+
+def test_the_oldest_versions_are_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    needed = itertools.chain(project["dependencies"], *(extras[name] for name in extras if name not in ("dev", "docs")))
+    oldest = {
+        each.name: Version(bound.version)
+        for each in map(Requirement, needed)
+        for bound in each.specifier
+        if bound.operator == ">="
+    }
+    # PyPI has torch 2.11 with CUDA alone, which is for tests on a GPU; wandb needs an account
+    for name in ("torch", "wandb"):
+        del oldest[name]
+    tested = {}
+    for file in ("constraints.txt", "constraints-oldest.txt"):
+        for line in (ROOT / file).read_text().splitlines():
+            name, _, version = line.partition("==")
+            tested[name] = version
+    assert {name: Version(tested[name]) for name in oldest} == oldest
 
 
 @pytest.mark.exhaustive
