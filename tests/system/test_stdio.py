@@ -145,7 +145,7 @@ def test_a_log_line_does_not_continue_the_line_of_a_progress_bar(monkeypatch):
     monkeypatch.setattr(rich, "_console", console)
     settings = OmegaConf.load(conf_dir() / "train.yaml").hydra.job_logging.handlers.console
     handler = logging.config.DictConfigurator({}).configure_handler({**settings, "stream": screen})
-    record = logging.LogRecord("x", logging.INFO, "", 1, "[a] line %s", ("longer than the screen, " * 3,), None)
+    record = logging.LogRecord("x", logging.INFO, "", 1, "[a] line %s", ("longer than the screen, " * 3 + "end",), None)
     handler.emit(record)
     assert screen.getvalue() == f"{record.getMessage()}\n"
     with Progress(console=console, auto_refresh=False) as bar:
