@@ -81,7 +81,7 @@ setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing torch and the rest into $(VENV): about 3 GB, which takes some minutes"
+	@echo "Installing torch and the rest into $(VENV): about 3.5 GB, and more with CUDA, which takes some minutes"
 	$(PIP) torch
 	$(PIP) -e '.[dev]'
 	touch $@

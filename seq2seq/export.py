@@ -8,6 +8,7 @@ from pathlib import Path
 
 from seq2seq.inference.export.layouts import LAYOUTS, foreign_part
 from seq2seq.options.command_line import Parser, UsageError, exit_status, nonempty, require_folder, run_command, warn
+from seq2seq.system.cores import Cores
 from seq2seq.system.stdio import print_error
 
 EPILOG = """\
@@ -49,18 +50,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """Export the model, and print what was compared and how to use the folder."""
+    cores = Cores()
     out = require_folder(Path(options.out))
     # The folder is replaced as a whole, and the shell would be left in the old one
     if Path.cwd().is_relative_to(out.resolve()):
         raise UsageError(f"--out {out}: this command runs within that folder, which cannot be replaced; name another")
     if out.is_dir() and (reason := foreign_part(out, LAYOUTS[options.format])):
         raise UsageError(f"--out {out}: {reason}; choose another folder, or empty it first")
+    import torch
+
     from seq2seq.inference.export.agreement import SENTENCES
     from seq2seq.inference.export.card import Origin
     from seq2seq.inference.export.formats import export_model
     from seq2seq.runs.folder import translate_command
     from seq2seq.runs.results import read_origin
 
+    torch.set_num_threads(cores.threads(torch.get_num_threads()))
     origin = Origin(*read_origin(Path(options.ckpt)))
     print_error(
         f"writing {options.format}, and comparing {SENTENCES} translations with the checkpoint's: minutes at worst"

@@ -33,7 +33,8 @@ def checkpoint_file(path: Path) -> Path:
         if file is None and (path / LAST).is_file():
             raise CheckpointError(f"{path}: has no {BEST} yet, which the first validation writes")
         if file is None:
-            remedy = "name a checkpoint, a run, or a folder of export --format huggingface"
+            inner = sorted(path.glob(str("*" / BEST)))
+            remedy = f"name {inner[0].parent.parent}" if inner else "name a checkpoint, a run, or a folder of export"
             raise CheckpointError(f"{path}: is a folder without {BEST} or {WEIGHTS}; {remedy}")
     if not file.exists():
         raise CheckpointError(f"{file}: no such file")

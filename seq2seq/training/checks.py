@@ -22,6 +22,7 @@ from seq2seq.network.build import bounds, build_model, max_positions, on_meta_de
 from seq2seq.network.mixer import CrossMixer
 from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.tokenizer import PatchGrid
+from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.system.ranks import is_first_process
 from seq2seq.training import finetune
 from seq2seq.training.objective.guided_alignment import guided_mixer
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 
 log = logging.getLogger(__name__)
+
+# Updates below which a model from scratch hardly begins to translate.
+_FEW_UPDATES = 500
 
 
 def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
@@ -145,6 +149,21 @@ def score_tokenizer(plan: RunPlan, lang: str) -> str:
     if plan.data.convention:
         check_convention(plan.data.convention, lang)
     return tokenize
+
+
+def look_at_updates(data: TranslationDataModule, settings: TrainerSettings) -> None:
+    """Warn if epochs alone bound the run and have so few updates that a model hardly begins to translate."""
+    epochs = settings.max_epochs
+    if not epochs or settings.max_steps or settings.dry_run or data.streaming or not is_first_process():
+        return
+    if (updates := data.updates_per_epoch * epochs) < _FEW_UPDATES:
+        name = "batch_tokens" if data.prepared.plan.data.batch_tokens else "max_tokens"
+        log.warning(
+            "%d updates in %d epochs are few: a small corpus needs a smaller data.%s, or a larger trainer.max_epochs",
+            updates,
+            epochs,
+            name,
+        )
 
 
 def look_at_references(data: TranslationDataModule, tokenize: str) -> None:

@@ -226,6 +226,7 @@ class TrainingRun:
         )
         data.describe()
         checks.look_at_references(data, self.tokenize)
+        checks.look_at_updates(data, self.plan.trainer)
         return data
 
     def _threads(self) -> int | None:

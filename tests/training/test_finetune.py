@@ -265,7 +265,7 @@ def test_a_run_starts_from_an_exported_folder(start, tmp_path):
     assert again.tokenizer.fingerprint == loaded.tokenizer.fingerprint
     assert all(weight.equal(loaded.model.state_dict()[name]) for name, weight in again.model.state_dict().items())
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"is a folder without .*name a checkpoint, .* --format huggingface"):
+    with pytest.raises(ValueError, match=r"is a folder without .*name a checkpoint, a run, or a folder of export"):
         checkpoint.load(tmp_path)
 
 

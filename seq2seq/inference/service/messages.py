@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_type_hints
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import from_json, to_json
 from starlette.exceptions import HTTPException
 
@@ -44,7 +44,11 @@ def _field(name: str) -> Any:
 
 # Lists whose check ends at the first wrong entry: a description of each wrong entry takes seconds.
 _Texts = Annotated[list[str], Field(fail_fast=True)]
-_Terms = Annotated[list[Annotated[_Texts, Field(min_length=2, max_length=2)]], Field(fail_fast=True)]
+_Terms = Annotated[
+    list[Annotated[_Texts, Field(min_length=2, max_length=2)]],
+    Field(fail_fast=True),
+    BeforeValidator(lambda given: list(given.items()) if isinstance(given, dict) else given),
+]
 _Options = create_model("_Options", **{name: _field(name) for name in _OPTIONS})
 
 
@@ -76,7 +80,9 @@ class TranslateRequest(_Options):
         None, description="phrases that the translation of each text must contain"
     )
     glossary: _Terms | None = Field(
-        None, description="terms, each [source, target], that a translation must contain if its text has the source"
+        None,
+        description="terms, [[source, target], ...] or {source: target, ...}: a translation must contain the target if "
+        "its text has the source",
     )
     suppress: _Texts = Field(
         [], max_length=100, description="pieces of the target's vocabulary that no translation may contain"

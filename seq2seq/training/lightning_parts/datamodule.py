@@ -74,7 +74,7 @@ class TranslationDataModule(LightningDataModule):
         if self.streaming:
             log.info("padding %.1f%% of all cells of the first shuffle buffer", padding)
         else:
-            updates = -(-count // (self.window * self.processes // self._world()[1]))
+            updates = self.updates_per_epoch
             log.info("padding %.1f%% of all cells, batches an epoch: %d (%d updates)", padding, count, updates)
 
     def directions(self, split: str) -> list[Direction]:
@@ -127,6 +127,12 @@ class TranslationDataModule(LightningDataModule):
             return set()
         src, tgt = self.prepared.split("train").room(self.epoch)
         return batch_shapes(src, tgt, self._training_sampler().batches(), src_multiple=self.src_multiple)
+
+    @property
+    def updates_per_epoch(self) -> int:
+        """Updates in an epoch; a stream has no epochs."""
+        batches = self.window * self.processes // self._world()[1]
+        return math.ceil(self.batches_per_epoch / batches)
 
     @property
     def batches_per_epoch(self) -> float:
