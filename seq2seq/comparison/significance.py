@@ -161,7 +161,7 @@ def _resampled(pairs: Sequence[tuple[Group, Group]], samples: int) -> list[Resam
         # Runs without saved sources joined the set by their settings; their text may differ
         if run.test_lines("ref") == translated[0][1].test_lines("ref"):
             tokenize, lowercase = scoring(run)
-            hypotheses, references = (run.test_lines(side) or [] for side in ("hyp", "ref"))
+            hypotheses, references = (run.test_lines(side) for side in ("hyp", "ref"))
             table = bleu_counts(hypotheses, references, tokenize=tokenize, lowercase=lowercase)
             counts.setdefault(label, {}).setdefault(run.seed, []).append(table)
     scores = resample_sentences(counts, samples) if len(counts) > 1 else {}

@@ -209,7 +209,7 @@ def require_same_test(ckpt: str, data: DataSettings, pairs: Iterable[tuple[str, 
         return
     sources, references = run.test_lines("src"), run.test_lines("ref")
     # The files are missing before the run's own test
-    if sources is None or references is None:
+    if not (sources and references):
         return
     own = set(zip(sources, references, strict=False))
     other = sum((src.replace("\n", " "), tgt.replace("\n", " ")) not in own for src, tgt in pairs)

@@ -128,16 +128,14 @@ class RunResult:
         # Without Hydra's prefixes +, ++ and ~
         return {word.lstrip("+~").split("=", 1)[0] for word in words}
 
-    def test_lines(self, side: str) -> list[str] | None:
-        """Return the lines of `src`, `ref` or `hyp` of the test set; None if the run saved none."""
+    def test_lines(self, side: str) -> list[str]:
+        """Return the lines of `src`, `ref` or `hyp` of the test set; empty if the run saved none."""
         return self.texts[side] if self.texts else self.folder.test_lines(side)
 
     def test_digest(self) -> str | None:
         """Return a digest of the test set's sources and references; None if the run saved none."""
-        sources, references = (self.test_lines(side) for side in ("src", "ref"))
-        if sources is None or references is None:
-            return None
-        return hashlib.sha256(json.dumps([sources, references]).encode()).hexdigest()
+        text = [self.test_lines(side) for side in ("src", "ref")]
+        return hashlib.sha256(json.dumps(text).encode()).hexdigest() if all(text) else None
 
     @property
     def translated(self) -> bool:
