@@ -25,7 +25,6 @@ from seq2seq.system.files import read_file
 from seq2seq.system.json_file import read_json
 from seq2seq.system.yaml_file import read_yaml
 
-SPLITS = ("test", "valid")
 # Settings that may be `auto`, with the keys of results.json that hold the chosen values.
 _DECIDED = {
     "data.max_tokens": "max_tokens",
@@ -275,7 +274,7 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             return Unusable(str(path), f"results.json is damaged ({type(error).__name__}: {error})")
         return run
-    other = next((name for name in SPLITS if name in results), None)
+    other = next((name for name in ("test", "valid") if name in results), None)
     also = f" (--split {other} compares its other scores)" if other else ""
     if split == "test" and config.get("trainer", {}).get("test") is False:
         reason = "was not tested (trainer.test=false): repeat its command with trainer.test=true resume=auto"
