@@ -173,8 +173,9 @@ def _score_checkpoint(options: argparse.Namespace, settings: ScoreSettings) -> d
     from seq2seq.evaluation.eval_data import read_words
 
     # Checked before the model is loaded; `score_checkpoint` also protects the files of the corpus
-    if options.save:
-        require_text_output(Path(options.save), "--save", ckpt=options.ckpt)
+    save = Path(options.save) if options.save else None
+    if save:
+        require_text_output(save, "--save", ckpt=options.ckpt)
     # Raises ValueError for a wrong tokenizer or wrong words, before the checkpoint is read
     settings.resolved()
     read_words(options.data)
@@ -183,7 +184,6 @@ def _score_checkpoint(options: argparse.Namespace, settings: ScoreSettings) -> d
     translator = load_translator(options)
     # These options have the names of the arguments
     rest = {field: getattr(options, field) for field in ("ckpt", "data", "split", "limit")}
-    save = Path(options.save) if options.save else None
     return score_checkpoint(translator, settings, warn=warn, cache=Path(options.cache), save=save, **rest)
 
 
