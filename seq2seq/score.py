@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -41,8 +42,6 @@ Text is detokenized, one sentence a line; lines end at the byte \\n only; .gz, .
 BLEU, chrF and chrF++ grow with quality, TER falls. Exit status: 0 done; 1 some sentences could not be translated and
 count as empty; 2 wrong options or files; 130 interrupted."""
 
-# Options that are fields of ScoreSettings.
-SETTINGS = ("metrics", "tokenize", "lang", "lowercase", "convention")
 # The options that have an effect with --forced-decoding: log-probabilities of given translations.
 FORCED = {"ckpt", "forced_decoding", "json", "align", "max_tokens", "max_len", "ensemble", "tgt_lang", "src_lang"}
 FORCED |= {"device", "dtype", "threads", "trust"}
@@ -132,7 +131,8 @@ def _run(options: argparse.Namespace) -> int:
     # sacreBLEU is imported only once the options are right
     from seq2seq.evaluation.scoring import ScoreSettings, compare_systems, report_text, score_file
 
-    settings = ScoreSettings(**{field: getattr(options, field) for field in SETTINGS})
+    fields = dataclasses.fields(ScoreSettings)
+    settings = ScoreSettings(**{field.name: getattr(options, field.name) for field in fields})
     if options.ckpt:
         report = _score_checkpoint(options, settings)
     elif options.compare:
