@@ -52,9 +52,8 @@ def check(run: RunResult, references: Sequence[str]) -> None:
         raise ValueError("it has no translations (test.hyp)")
     if len(translations) != len(references):
         raise ValueError(f"it has {len(translations):,} translations, and there are {len(references):,} references")
-    tokenize, lowercase = scoring(run)
     again = {
-        "bleu": scorers.bleu(translations, [references], tokenize=tokenize, lowercase=lowercase),
+        "bleu": scorers.bleu(translations, [references], **scoring(run)),
         "chrf": scorers.chrf(translations, [references]),
     }
     for name, score in again.items():

@@ -78,10 +78,8 @@ def _remedy(run: RunResult, name: str, prefix: str) -> str:
 
 def _scored(run: RunResult, name: str, text: Text) -> RunResult:
     """Return the run with another test set, scored with the settings of the run's own set."""
-    tokenize, lowercase = scoring(run)
-    bleu = scorers.bleu(text["hyp"], text["ref"], tokenize=tokenize, lowercase=lowercase)
     scores = {
-        "bleu": bleu.value,
+        "bleu": scorers.bleu(text["hyp"], text["ref"], **scoring(run)).value,
         "chrf": scorers.chrf(text["hyp"], text["ref"]).value,
         "signatures": run.signatures("test"),
     }

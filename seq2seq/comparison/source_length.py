@@ -74,7 +74,5 @@ def _buckets(lengths: Sequence[int], width: int) -> dict[str, list[int]]:
 
 
 def _bleu(run: RunResult, rows: Sequence[int]) -> float:
-    tokenize, lowercase = scoring(run)
-    hypotheses, references = (run.test_lines(side) for side in ("hyp", "ref"))
-    chosen = [hypotheses[i] for i in rows], [references[i] for i in rows]
-    return bleu(*chosen, tokenize=tokenize, lowercase=lowercase).value
+    hypotheses, references = ([lines[i] for i in rows] for lines in map(run.test_lines, ("hyp", "ref")))
+    return bleu(hypotheses, references, **scoring(run)).value
