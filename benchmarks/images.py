@@ -54,7 +54,7 @@ def finished(path: Path) -> RunResult:
         ValueError: The run is not finished, or saved no test translations.
     """
     run = read_run(path, "test")
-    if isinstance(run, Unusable) or run.test_lines("hyp") is None:
+    if isinstance(run, Unusable) or not run.test_lines("hyp"):
         raise ValueError(f"{path}: {run.reason if isinstance(run, Unusable) else 'has no test translations'}")
     return run
 
@@ -62,7 +62,7 @@ def finished(path: Path) -> RunResult:
 def reading(path: Path) -> dict[str, Any]:
     """Score a run on the test images: shares of whole texts and of characters that are right, chrF, BLEU, cost."""
     run = finished(path)
-    pairs = list(zip(run.test_lines("ref") or [], run.test_lines("hyp") or [], strict=True))
+    pairs = list(zip(run.test_lines("ref"), run.test_lines("hyp"), strict=True))
     wrong = sum(distance(ref, hyp) for ref, hyp in pairs)
     letters = sum(len(ref) for ref, _ in pairs)
     return {
@@ -113,8 +113,8 @@ def draw(run: Path, path: Path) -> None:
     parts: Any = figure.subfigures(len(heights), 1, height_ratios=heights)
     above, below = parts[:2]
     assert loaded.tokenizer.patches is not None
-    lines = tested.test_lines("src") or []
-    hypotheses = tested.test_lines("hyp") or []
+    lines = tested.test_lines("src")
+    hypotheses = tested.test_lines("hyp")
     # Each image is one line of the corpus; `unpack` turns its patches into pixels
     images = unpack(torch.tensor(loaded.tokenizer.encode_src(lines[:SHOWN])).numpy(), loaded.tokenizer.patches)
     for axes, image, hyp in zip(above.subplots(2, SHOWN // 2).flat, images, hypotheses, strict=False):

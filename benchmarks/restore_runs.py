@@ -48,13 +48,12 @@ def check(run: RunResult, references: Sequence[str]) -> None:
         ValueError: The run has no translations, or their number or scores do not match.
     """
     translations = run.test_lines("hyp")
-    if translations is None:
+    if not translations:
         raise ValueError("it has no translations (test.hyp)")
     if len(translations) != len(references):
         raise ValueError(f"it has {len(translations):,} translations, and there are {len(references):,} references")
-    tokenize, lowercase = scoring(run)
     again = {
-        "bleu": scorers.bleu(translations, [references], tokenize=tokenize, lowercase=lowercase),
+        "bleu": scorers.bleu(translations, [references], **scoring(run)),
         "chrf": scorers.chrf(translations, [references]),
     }
     for name, score in again.items():

@@ -92,7 +92,7 @@ class Training:
 
 
 def _batches(run: RunResult, tokenizer: Tokenizer, sentences: int, max_tokens: int) -> Iterator[Batch]:
-    sides = [(run.test_lines(side) or [])[:sentences] for side in ("src", "ref")]
+    sides = [run.test_lines(side)[:sentences] for side in ("src", "ref")]
     encoded = [tokenizer.encode_src(sides[0]), tokenizer.encode_tgt(sides[1])]
     # Sentences are repeated so that nearly all batches are full
     times = 1 + _FULL * max_tokens // sum(map(len, encoded[1]))
@@ -119,7 +119,7 @@ def search_settings(run: RunResult, *, beam_size: int | None, tokens: int | None
 def translation(run: RunResult, sentences: int, settings: SearchSettings) -> Callable[[], int]:
     """Return a call that translates some of the run's test set and returns their number."""
     translator = Translator.load(run.folder.best, device="cpu", dtype="float32", settings=settings)
-    lines = (run.test_lines("src") or [])[:sentences]
+    lines = run.test_lines("src")[:sentences]
     return lambda: len(list(translator.translate(lines)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -41,8 +42,6 @@ Text is detokenized, one sentence a line; lines end at the byte \\n only; .gz, .
 BLEU, chrF and chrF++ grow with quality, TER falls. Exit status: 0 done; 1 some sentences could not be translated and
 count as empty; 2 wrong options or files; 130 interrupted."""
 
-# Options that are fields of ScoreSettings.
-SETTINGS = ("metrics", "tokenize", "lang", "lowercase", "convention")
 # The options that have an effect with --forced-decoding: log-probabilities of given translations.
 FORCED = {"ckpt", "forced_decoding", "json", "align", "max_tokens", "max_len", "ensemble", "tgt_lang", "src_lang"}
 FORCED |= {"device", "dtype", "threads", "trust"}
@@ -132,7 +131,8 @@ def _run(options: argparse.Namespace) -> int:
     # sacreBLEU is imported only once the options are right
     from seq2seq.evaluation.scoring import ScoreSettings, compare_systems, report_text, score_file
 
-    settings = ScoreSettings(**{field: getattr(options, field) for field in SETTINGS})
+    fields = dataclasses.fields(ScoreSettings)
+    settings = ScoreSettings(**{field.name: getattr(options, field.name) for field in fields})
     if options.ckpt:
         report = _score_checkpoint(options, settings)
     elif options.compare:
@@ -173,8 +173,9 @@ def _score_checkpoint(options: argparse.Namespace, settings: ScoreSettings) -> d
     from seq2seq.evaluation.eval_data import read_words
 
     # Checked before the model is loaded; `score_checkpoint` also protects the files of the corpus
-    if options.save:
-        require_text_output(Path(options.save), "--save", ckpt=options.ckpt)
+    save = Path(options.save) if options.save else None
+    if save:
+        require_text_output(save, "--save", ckpt=options.ckpt)
     # Raises ValueError for a wrong tokenizer or wrong words, before the checkpoint is read
     settings.resolved()
     read_words(options.data)
@@ -183,7 +184,6 @@ def _score_checkpoint(options: argparse.Namespace, settings: ScoreSettings) -> d
     translator = load_translator(options)
     # These options have the names of the arguments
     rest = {field: getattr(options, field) for field in ("ckpt", "data", "split", "limit")}
-    save = Path(options.save) if options.save else None
     return score_checkpoint(translator, settings, warn=warn, cache=Path(options.cache), save=save, **rest)
 
 

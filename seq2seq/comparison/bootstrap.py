@@ -61,7 +61,7 @@ def resample_sentences(runs: Mapping[str, Mapping[int, Sequence[np.ndarray]]], s
     return found
 
 
-def resample_seeds(group: SeedScores, baseline: SeedScores) -> Resampled:
+def resample_seeds(ours: SeedScores, theirs: SeedScores) -> Resampled:
     """Resample the seeds of two groups in each resampled test set, and compare their means.
 
     Equal seeds are resampled as pairs. For a group with one seed, the variance over seeds counts as 0.
@@ -69,20 +69,19 @@ def resample_seeds(group: SeedScores, baseline: SeedScores) -> Resampled:
     Reference: Davison and Hinkley 1997, Bootstrap methods and their application, section 3.8.
     """
     _, generator = resampling()
-    (ours, theirs), samples = (group, baseline), len(group.scores)
     if ours.seeds == theirs.seeds:
-        means = _means(ours.scores - theirs.scores, generator, samples)
+        means = _means(ours.scores - theirs.scores, generator)
     else:
-        means = _means(ours.scores, generator, samples) - _means(theirs.scores, generator, samples)
+        means = _means(ours.scores, generator) - _means(theirs.scores, generator)
     difference = ours.whole.mean() - theirs.whole.mean()
     low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
     return Resampled((float(low), float(high)), bootstrap_p(difference, means))
 
 
-def _means(scores: np.ndarray, generator: np.random.Generator, samples: int) -> np.ndarray:
+def _means(scores: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Resample the columns of scores (samples, seeds) in each row, and return the mean of each row: (samples,)."""
     seeds = scores.shape[1]
-    drawn = np.take_along_axis(scores, generator.integers(seeds, size=(samples, seeds)), axis=1).mean(1)
+    drawn = np.take_along_axis(scores, generator.integers(seeds, size=scores.shape), axis=1).mean(1)
     mean = scores.mean(1)
     # A resampled mean of n seeds has only (n - 1) / n of the variance of a sample mean: scale its deviation up
     return mean + (drawn - mean) * (seeds / (seeds - 1)) ** 0.5 if seeds > 1 else mean

@@ -27,7 +27,8 @@ def with_comet(runs: Sequence[RunResult], python: str, model: str) -> list[RunRe
     Raises:
         ValueError: There is no such interpreter, it has no COMET, or COMET fails.
     """
-    texts = [_rows(run) for run in runs]
+    sides = [[run.test_lines(side) for side in SIDES] for run in runs]
+    texts: list[list[Row]] = [list(zip(*each, strict=True)) if all(each) else [] for each in sides]
     # Score equal rows once; pooled sets repeat rows
     rows = list(dict.fromkeys(row for text in texts for row in text))
     scores = dict(zip(rows, _scores(rows, python, model), strict=True))
@@ -38,11 +39,6 @@ def with_comet(runs: Sequence[RunResult], python: str, model: str) -> list[RunRe
             test["comet"] = 100 * statistics.fmean(scores[row] for row in text)
         scored.append(dataclasses.replace(run, results=run.results | {"test": test}))
     return scored
-
-
-def _rows(run: RunResult) -> list[Row]:
-    sides = [run.test_lines(side) or [] for side in SIDES]
-    return list(zip(*sides, strict=True)) if all(sides) else []
 
 
 def _scores(rows: Sequence[Row], python: str, model: str) -> list[float]:

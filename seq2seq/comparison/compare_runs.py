@@ -11,7 +11,7 @@ from typing import NamedTuple
 from seq2seq.comparison.comet import with_comet
 from seq2seq.comparison.further_sets import further_sets
 from seq2seq.comparison.groups import group_runs
-from seq2seq.comparison.score_plot import draw, overlapping
+from seq2seq.comparison.score_plot import band, draw
 from seq2seq.comparison.scored_sets import scored_sets, text_differences
 from seq2seq.comparison.setting_scores import Breakdown, require_setting, score_by_setting
 from seq2seq.comparison.significance import choose_pairs, differences, plan
@@ -62,30 +62,30 @@ class _Report(NamedTuple):
     """Table of one test set, with its breakdowns by source length and by a setting."""
 
     table: Table
-    runs: Sequence[RunResult]
     parts: Sequence[Breakdown]
 
     def text(self, settings: ComparisonSettings, *, titled: bool) -> str:
         """Format all tables with their notes, under a title if there are several test sets."""
-        split, baseline, differences = settings.split, settings.baseline, self.table.differences
-        title = f"## {self.table.title}\n\n" if titled else ""
-        text = f"{title}{markdown(self.table, split)}\n{notes(self.table.groups, self.runs, split)}"
-        if baseline and not differences and len(self.table.groups) > 1:
+        table, baseline = self.table, settings.baseline
+        title = f"## {table.title}\n\n" if titled else ""
+        text = f"{title}{markdown(table)}\n{notes(table)}"
+        if baseline and not table.differences and len(table.groups) > 1:
             text += f"No run here is the baseline {baseline}, so there are no differences.\n"
-        if settings.plan and differences:
-            text += plan(differences, split, settings.plan, settings.margin)
+        if settings.plan and table.differences:
+            text += plan(table.differences, table.split, settings.plan, settings.margin)
         return "\n".join([text, *(each.table() for each in self.parts)])
 
-    def draw_figures(self, stem: Path, split: str, against: str, *, title: str | None) -> list[Path]:
+    def draw_figures(self, stem: Path, against: str, *, title: str | None) -> list[Path]:
         """Draw the figures, and return their paths without suffix."""
-        groups = self.table.groups
-        draw(groups, split, stem, against, title=title)
-        if missing := [run.name for run in self.runs if not run.curve(against)]:
+        table = self.table
+        draw(table.groups, table.split, stem, against, title=title)
+        if missing := [run.name for run in table.runs if not run.curve(against)]:
             lacking = f"no scores by {against} in metrics.csv"
             if against == "cpu":
                 lacking = "no scores by CPU time in metrics.csv, or trained on a GPU"
             print(f"{stem.name}: no curve of {', '.join(missing)} ({lacking})", file=sys.stderr)
-        if apart := [group.label for group in groups if not overlapping(group, against)]:
+        curves = {group.label: [run.curve(against) for run in group.runs] for group in table.groups}
+        if apart := [label for label, each in curves.items() if any(each) and not band(each)]:
             lacking = f"the scores of its runs by {against} have no range in common"
             lacking += "; try --against updates" if against != "updates" else ""
             print(f"{stem.name}: no curve of {', '.join(apart)} ({lacking})", file=sys.stderr)
@@ -127,7 +127,7 @@ def compare(
     # Print before writing the files, which may fail
     print(text, end="", flush=True)
     if out is not None:
-        print(f"written: {', '.join(map(str, _write(out, text, reports, settings.split, figure_against)))}")
+        print(f"written: {', '.join(map(str, _write(out, text, reports, figure_against)))}")
     return collected
 
 
@@ -140,14 +140,15 @@ def _reports(runs: Sequence[RunResult], settings: ComparisonSettings) -> tuple[s
     pairs = choose_pairs(groups, settings.baseline, settings.contrasts)
     reports = []
     for each, members, chosen in zip(sets, groups, pairs, strict=True):
-        table = Table(each.title, members, differences(chosen, split, samples=settings.samples, margin=margin), margin)
+        tested = differences(chosen, split, samples=settings.samples, margin=margin)
+        table = Table(each.title, split, each.runs, members, tested, margin)
         parts = [
             score_by_length(members, settings.by_length) if settings.by_length else None,
             score_by_setting(each.runs, settings.by, split, settings.ignore) if settings.by else None,
         ]
-        reports.append(_Report(table, each.runs, [part for part in parts if part]))
+        reports.append(_Report(table, [part for part in parts if part]))
     text = "\n".join(each.text(settings, titled=len(reports) > 1) for each in reports)
-    text += legend([each.table for each in reports], split)
+    text += legend([each.table for each in reports])
     # Name the difference between two sets of one corpus
     text += "".join(f"{line}\n" for line in (text_differences(sets) if split == "test" else ()))
     if settings.ignore:
@@ -157,12 +158,12 @@ def _reports(runs: Sequence[RunResult], settings: ComparisonSettings) -> tuple[s
     return without_markup(text), reports
 
 
-def _write(out: Path, text: str, reports: Sequence[_Report], split: str, figure_against: str | None) -> list[Path]:
+def _write(out: Path, text: str, reports: Sequence[_Report], figure_against: str | None) -> list[Path]:
     """Write the comparison to a folder, and return the files."""
     out.mkdir(parents=True, exist_ok=True)
     files = [out / name for name in FILES]
     tables = [each.table for each in reports]
-    for path, content in zip(files, (text, scores_csv(tables, split), differences_csv(tables, split)), strict=True):
+    for path, content in zip(files, (text, scores_csv(tables), differences_csv(tables)), strict=True):
         write_text(path, content)
     if figure_against is None:
         return files
@@ -170,6 +171,6 @@ def _write(out: Path, text: str, reports: Sequence[_Report], split: str, figure_
     for number, report in enumerate(reports, 1):
         several = len(reports) > 1
         stem = out / (f"comparison-{number}" if several else "comparison")
-        stems = report.draw_figures(stem, split, figure_against, title=report.table.title if several else None)
+        stems = report.draw_figures(stem, figure_against, title=report.table.title if several else None)
         files += [path.with_name(f"{path.name}{suffix}") for path in stems for suffix in (".png", ".svg")]
     return files

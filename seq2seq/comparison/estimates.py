@@ -124,9 +124,9 @@ class Power(NamedTuple):
         critical = quantile(1 - self.level, self.freedom)
         return self._expected(lambda s: max(0.0, 2 * _NORMAL.cdf(margin / self.error - critical * s) - 1))
 
-    def detectable(self, power: float = 0.8) -> float:
-        """Compute the true difference that is significant with this probability."""
-        return _root(lambda difference: self.of_difference(difference) - power)
+    def detectable(self) -> float:
+        """Compute the true difference that is significant with a probability of 0.8."""
+        return _root(lambda difference: self.of_difference(difference) - 0.8)
 
     def _expected(self, function: Callable[[float], float]) -> float:
         """Average a function of the ratio of estimated to true deviation over the ratio's distribution."""

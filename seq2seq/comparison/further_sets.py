@@ -39,12 +39,12 @@ def further_sets(runs: Sequence[RunResult], sets: Mapping[str, str]) -> Collecte
     missing = []
     for run in runs:
         texts = {name: text for name, prefix in sets.items() if (text := _text(run, name, prefix))}
-        for name in sets.keys() - texts.keys():
-            missing.append(Unusable(f"{run.name}, set {name}", _remedy(run, name, sets[name])))
+        lacking = [name for name in sets if name not in texts]
+        missing += [Unusable(f"{run.name}, set {name}", _remedy(run, name, sets[name])) for name in lacking]
         for name, text in texts.items():
             found[name].append(_scored(run, name, text))
-        own = {side: lines for side in SIDES if (lines := run.test_lines(side)) is not None}
-        if len(texts) == len(sets) and len(own) == len(SIDES):
+        own = {side: run.test_lines(side) for side in SIDES}
+        if len(texts) == len(sets) and all(own.values()):
             together = {side: [line for text in (own, *texts.values()) for line in text[side]] for side in SIDES}
             found[""].append(_scored(run, " + ".join([run.config["data"]["name"], *texts]), together))
     return CollectedRuns([run for each in found.values() for run in each], missing)
@@ -78,10 +78,8 @@ def _remedy(run: RunResult, name: str, prefix: str) -> str:
 
 def _scored(run: RunResult, name: str, text: Text) -> RunResult:
     """Return the run with another test set, scored with the settings of the run's own set."""
-    tokenize, lowercase = scoring(run)
-    bleu = scorers.bleu(text["hyp"], text["ref"], tokenize=tokenize, lowercase=lowercase)
     scores = {
-        "bleu": bleu.value,
+        "bleu": scorers.bleu(text["hyp"], text["ref"], **scoring(run)).value,
         "chrf": scorers.chrf(text["hyp"], text["ref"]).value,
         "signatures": run.signatures("test"),
     }

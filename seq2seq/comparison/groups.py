@@ -137,14 +137,14 @@ def _members(runs: Sequence[RunResult], ignore: Collection[str]) -> list[tuple[d
     if len(fingerprints) == 1 and None not in fingerprints:
         # One corpus, possibly under several paths
         ignored |= _PLACES
-    members: dict[str, list[RunResult]] = {}
+    members: dict[str, tuple[dict[str, Any], list[RunResult]]] = {}
     for run in runs:
+        identity = _identity(run, ignored)
         # A string, since settings hold lists and cannot be hashed
-        key = json.dumps([run.mixer, _identity(run, ignored)], default=str)
-        members.setdefault(key, []).append(run)
+        key = json.dumps([run.mixer, identity], default=str)
+        members.setdefault(key, (identity, []))[1].append(run)
     # Sorted, so that `resample_seeds` recognizes groups with equal seeds
-    groups = [sorted(group, key=lambda run: run.seed) for group in members.values()]
-    return [(_identity(group[0], ignored), group) for group in groups]
+    return [(identity, sorted(group, key=lambda run: run.seed)) for identity, group in members.values()]
 
 
 def _identity(run: RunResult, ignored: set[str]) -> dict[str, Any]:

@@ -44,12 +44,6 @@ def band(curves: Sequence[Curve]) -> Band | None:
     return Band(axis, values.mean(0), values.min(0), values.max(0))
 
 
-def overlapping(group: Group, against: str) -> bool:
-    """Return False if the curves of a group's runs have no common range on the axis."""
-    curves = [run.curve(against) for run in group.runs]
-    return not any(curves) or band(curves) is not None
-
-
 def draw(groups: Sequence[Group], split: str, stem: Path, against: str = "time", *, title: str | None = None) -> Path:
     """Write `stem`.png and `stem`.svg, and return the path of the first.
 

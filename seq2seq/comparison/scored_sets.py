@@ -59,8 +59,8 @@ def _settings(run: RunResult, split: str) -> dict[str, Any]:
 def _titles(sets: Sequence[Sequence[RunResult]], split: str) -> list[str]:
     """Name every set by its corpora; sets with the same name are told apart by the first facts that differ."""
     firsts = [runs[0] for runs in sets]
-    sources = [run.test_lines("src") if split == "test" else None for run in firsts]
-    counts = ["" if lines is None else f", {len(lines):,} sentences" for lines in sources]
+    sources = [run.test_lines("src") if split == "test" else [] for run in firsts]
+    counts = [f", {len(lines):,} sentences" if lines else "" for lines in sources]
     corpora = [" = ".join(dict.fromkeys(run.corpus for run in runs)) for runs in sets]
     titles = [name + count for name, count in zip(corpora, counts, strict=True)]
     signatures = [[first_signature(run, split)] for run in firsts]
@@ -96,8 +96,7 @@ def text_differences(sets: Sequence[ScoredSet]) -> list[str]:
 def _difference(one: RunResult, other: RunResult) -> str:
     """Describe the first difference between the test sets of two runs; "" if only their signatures differ."""
     for side, name in (("src", "source"), ("ref", "reference")):
-        mine = one.test_lines(side) or []
-        theirs = other.test_lines(side) or []
+        mine, theirs = one.test_lines(side), other.test_lines(side)
         # Compare the lengths first: after a missing sentence all later lines differ
         if len(mine) != len(theirs):
             return f"the test sets differ: {one.name} has {len(mine):,} sentences, {other.name} {len(theirs):,}"

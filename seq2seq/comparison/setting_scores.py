@@ -102,17 +102,17 @@ def score_by_setting(runs: Sequence[RunResult], key: str, split: str, ignore: Co
     Returns:
         None if none of the runs has the setting.
     """
-    settings = [(run, run.resolved()) for run in runs]
-    settings = [(run, each) for run, each in settings if key in each]
+    settings = [(run, each) for run in runs if key in (each := run.resolved())]
     if not settings:
         return None
-    copies = {name for _, each in settings for name in each}
-    copies = {name for name in copies if all(name in each and each[name] == each[key] for _, each in settings)}
+    # A setting that all runs have is one of the first run; `key` is its own copy
+    first = settings[0][1]
+    copies = {name for name in first if all(name in each and each[name] == each[key] for _, each in settings)}
     # Another value of a data setting makes another corpus
     corpus = {"data.corpus"} if key.startswith("data.") else set()
     values = sorted({written(each[key]) for _, each in settings}, key=_order)
     scores: dict[str, dict[str, list[float]]] = {}
-    for group in group_runs([run for run, _ in settings], {key, *copies, *corpus, *ignore}):
+    for group in group_runs([run for run, _ in settings], {*copies, *corpus, *ignore}):
         row: dict[str, list[tuple[int, float]]] = {}
         for run in group.runs:
             row.setdefault(written(run.resolved()[key]), []).append((run.seed, run.score(split, "bleu")))

@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -160,24 +161,22 @@ def _resampled(pairs: Sequence[tuple[Group, Group]], samples: int) -> list[Resam
     for label, run in translated:
         # Runs without saved sources joined the set by their settings; their text may differ
         if run.test_lines("ref") == translated[0][1].test_lines("ref"):
-            tokenize, lowercase = scoring(run)
-            hypotheses, references = (run.test_lines(side) or [] for side in ("hyp", "ref"))
-            table = bleu_counts(hypotheses, references, tokenize=tokenize, lowercase=lowercase)
+            table = bleu_counts(run.test_lines("hyp"), run.test_lines("ref"), **scoring(run))
             counts.setdefault(label, {}).setdefault(run.seed, []).append(table)
     scores = resample_sentences(counts, samples) if len(counts) > 1 else {}
     found = [[scores.get(group.label) for group in pair] for pair in pairs]
     return [resample_seeds(one, other) if one and other else None for one, other in found]
 
 
-def scoring(run: RunResult) -> tuple[str, bool]:
-    """Return the tokenizer of a run's BLEU, and True if this BLEU ignores case."""
+def scoring(run: RunResult) -> dict[str, Any]:
+    """Return the tokenizer and the case of a run's BLEU, as keyword arguments of `scorers.bleu`."""
     # sacreBLEU's signature reads `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...`
     words = (run.signatures("test") or [""])[0].split("|")
     values = dict(word.split(":", 1) for word in words if ":" in word)
     named = values.get("tok", "13a")
     # Some tokenizers have a version in the signature: ja-mecab-0.996-IPA
     fitting = [name for name in TOKENIZERS if named == name or named.startswith(f"{name}-")]
-    return max(fitting, key=len, default=named), values.get("case") == "lc"
+    return {"tokenize": max(fitting, key=len, default=named), "lowercase": values.get("case") == "lc"}
 
 
 def plan(differences: Sequence[Difference], split: str, seeds: int, margin: float) -> str:

@@ -50,7 +50,7 @@ def score_by_length(groups: Sequence[Group], width: int) -> Breakdown | None:
 
 
 def _lengths(run: RunResult) -> tuple[str, list[int]]:
-    words = [line.split() for line in run.test_lines("src") or []]
+    words = [line.split() for line in run.test_lines("src")]
     if not has_spaces(str(run.config["data"].get("src") or "")):
         return "characters", [sum(map(len, line)) for line in words]
     return "words", [len(line) for line in words]
@@ -58,15 +58,13 @@ def _lengths(run: RunResult) -> tuple[str, list[int]]:
 
 def _buckets(lengths: Sequence[int], width: int) -> dict[str, list[int]]:
     """Return the indices of the sentences of each bucket by its name, shortest first."""
-    # Raise the edge of the last bucket until too few sentences are longer
-    last = width
-    while sum(length > last for length in lengths) >= _FEWEST:
-        last += width
     # Bucket i has the lengths i width + 1 to (i + 1) width; an empty source is in the first
-    final = last // width - 1
+    numbers = [max(0, math.ceil(length / width) - 1) for length in lengths]
+    # The bucket of the twentieth longest sentence is the last: fewer sentences are longer
+    last = sorted(numbers)[-_FEWEST] if len(numbers) >= _FEWEST else 0
     rows: dict[int, list[int]] = {}
-    for row, length in enumerate(lengths):
-        rows.setdefault(min(max(0, math.ceil(length / width) - 1), final), []).append(row)
+    for row, number in enumerate(numbers):
+        rows.setdefault(min(number, last), []).append(row)
     buckets: dict[str, list[int]] = {}
     for bucket in sorted(rows):
         # Only the last bucket has sentences longer than its edge
@@ -76,7 +74,5 @@ def _buckets(lengths: Sequence[int], width: int) -> dict[str, list[int]]:
 
 
 def _bleu(run: RunResult, rows: Sequence[int]) -> float:
-    tokenize, lowercase = scoring(run)
-    hypotheses, references = (run.test_lines(side) or [] for side in ("hyp", "ref"))
-    chosen = [hypotheses[i] for i in rows], [references[i] for i in rows]
-    return bleu(*chosen, tokenize=tokenize, lowercase=lowercase).value
+    hypotheses, references = ([lines[i] for i in rows] for lines in map(run.test_lines, ("hyp", "ref")))
+    return bleu(hypotheses, references, **scoring(run)).value

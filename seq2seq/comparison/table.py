@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
+import functools
 import io
 import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from seq2seq.comparison.bootstrap import Resampled
 from seq2seq.comparison.estimates import Estimate, mean, p_text
@@ -37,36 +39,38 @@ Equivalent: less than {margin:g} BLEU apart by two one-sided t tests, paired if 
 p < 0.05 by the same t test, and a bootstrap interval without 0. Open: none of these."""
 
 
-class Table(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Table:
     """Groups of runs that were scored on one set, and differences between them.
 
-    Attributes:
+    Args:
         title: Title of the set.
-        groups: The groups, one for each row.
+        split: "test" or "valid".
+        runs: The runs, in the order in which they were found.
+        groups: The groups of the runs, one for each row.
         differences: The tested differences.
         margin: The largest difference that counts as equivalence.
     """
 
     title: str
+    split: str
+    runs: Sequence[RunResult]
     groups: Sequence[Group]
     differences: Sequence[Difference]
     margin: float
 
-    def letters(self, split: str) -> dict[str, str]:
-        """Return the letters of the groups by label; groups that do not differ share a letter."""
-        return letters({group.label: group.values(split, "bleu") for group in self.groups})
+    @functools.cached_property
+    def letters(self) -> dict[str, str]:
+        """The letters of the groups by label; groups that do not differ share a letter."""
+        return letters({group.label: group.values(self.split, "bleu") for group in self.groups})
 
 
-def markdown(table: Table, split: str) -> str:
+def markdown(table: Table) -> str:
     """Format the table of the groups as Markdown, followed by the table of the differences.
 
     Empty columns are left out.
-
-    Args:
-        split: "test" or "valid".
     """
-    shared = table.letters(split)
-    text = _without_empty([_cells(group, split, shared.get(group.label, "")) for group in table.groups])
+    text = _without_empty([_cells(table, group) for group in table.groups])
     if table.differences:
         mixers = Counter(group.mixer for group in table.groups)
         # Labels with settings are long, and are needed only if groups share a mixer
@@ -75,9 +79,9 @@ def markdown(table: Table, split: str) -> str:
     return text
 
 
-def legend(tables: Sequence[Table], split: str) -> str:
+def legend(tables: Sequence[Table]) -> str:
     """Explain the letters and differences of all tables; "" without any."""
-    parts = [_LETTERS] if any(table.letters(split) for table in tables) else []
+    parts = [_LETTERS] if any(table.letters for table in tables) else []
     differences = [each for table in tables for each in table.differences]
     if differences:
         parts.append(_DIFFERENCES)
@@ -94,19 +98,20 @@ def _without_empty(rows: Sequence[Mapping[str, str]]) -> str:
     return markdown_table(columns, texts, right=_RIGHT, padded=True) + "\n"
 
 
-def _cells(group: Group, split: str, shared: str) -> dict[str, str]:
+def _cells(table: Table, group: Group) -> dict[str, str]:
     """Return the formatted cells of a group's row by column."""
-    estimate = mean(group.values(split, "bleu"))
+    bleu, chrf, comet = (group.values(table.split, metric) for metric in ("bleu", "chrf", "comet"))
+    estimate = mean(bleu)
     parameters = group.mean("parameters")
     return {
         "mixer": group.mixer,
         "settings": group.settings_text,
         "seeds": ", ".join(str(run.seed) for run in group.runs),
-        "BLEU": mean_and_deviation(group.values(split, "bleu")),
+        "BLEU": mean_and_deviation(bleu),
         "95% interval": f"{estimate.interval[0]:.2f} to {estimate.interval[1]:.2f}" if estimate else "",
-        "letters": shared,
-        "chrF": mean_and_deviation(group.values(split, "chrf")),
-        "COMET": mean_and_deviation(group.values(split, "comet")),
+        "letters": table.letters.get(group.label, ""),
+        "chrF": mean_and_deviation(chrf),
+        "COMET": mean_and_deviation(comet),
         # Papers report model sizes in millions
         "parameters": f"{parameters / 1e6:.2f}M" if parameters >= 1e5 else _whole(parameters),
         "tokens/s": _by_accelerator(group, "target_tokens_per_second", _whole),
@@ -169,14 +174,14 @@ def _time(seconds: float) -> str:
     return "" if math.isnan(seconds) else clock(seconds)
 
 
-def scores_csv(tables: Sequence[Table], split: str) -> str:
+def scores_csv(tables: Sequence[Table]) -> str:
     """Format the groups of all tables as one CSV file with plain numbers."""
-    return _csv([_numbers(table, group, split) for table in tables for group in table.groups])
+    return _csv([_numbers(table, group) for table in tables for group in table.groups])
 
 
-def differences_csv(tables: Sequence[Table], split: str) -> str:
+def differences_csv(tables: Sequence[Table]) -> str:
     """Format the differences of all tables as one CSV file with plain numbers."""
-    return _csv([_difference_numbers(table, each, split) for table in tables for each in table.differences])
+    return _csv([_difference_numbers(table, each) for table in tables for each in table.differences])
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -191,21 +196,21 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
+def _numbers(table: Table, group: Group) -> dict[str, Any]:
     row: dict[str, Any] = {
         "mixer": group.mixer,
         "settings": group.settings_text,
         "seeds": " ".join(str(run.seed) for run in group.runs),
-        "split": split,
+        "split": table.split,
         "set": table.title,
     }
     for metric in ("bleu", "chrf", "comet"):
-        values = group.values(split, metric)
+        values = group.values(table.split, metric)
         # A single run has no sample deviation
         row[f"{metric}_mean"] = round(statistics.fmean(values), 4) if values else ""
         row[f"{metric}_std"] = round(statistics.stdev(values), 4) if len(values) > 1 else ""
-    row |= _bounds("bleu", mean(group.values(split, "bleu")))
-    row["letters"] = table.letters(split).get(group.label, "")
+    row |= _bounds("bleu", mean(group.values(table.split, "bleu")))
+    row["letters"] = table.letters.get(group.label, "")
     for key in NUMBERS:
         # Do not average over CPU and GPU
         number = math.nan if key in _MACHINES and len(group.accelerators) > 1 else group.mean(key)
@@ -215,11 +220,11 @@ def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
     return row
 
 
-def _difference_numbers(table: Table, difference: Difference, split: str) -> dict[str, Any]:
+def _difference_numbers(table: Table, difference: Difference) -> dict[str, Any]:
     row: dict[str, Any] = {
         "group": difference.group.label,
         "baseline": difference.baseline.label,
-        "split": split,
+        "split": table.split,
         "set": table.title,
         "bleu_difference": round(difference.value, 4),
         "margin": table.margin,
@@ -241,8 +246,9 @@ def _runs(count: int) -> str:
     return f"{count} run{'s' if count > 1 else ''}"
 
 
-def notes(groups: Sequence[Group], runs: Sequence[RunResult], split: str) -> str:
+def notes(table: Table) -> str:
     """Describe the scores in a few lines: split, signature, revisions, threads, seeds, runs without a bootstrap."""
+    runs, split = table.runs, table.split
     # All runs of one set have the same signature
     lines = [f"Scores of the {split} set, {_runs(len(runs))}. BLEU: {first_signature(runs[0], split)}"]
     # Scores may differ between versions of the code
@@ -255,7 +261,7 @@ def notes(groups: Sequence[Group], runs: Sequence[RunResult], split: str) -> str
     if len(threads) > 1:
         counts = ", ".join(f"{number} ({_runs(count)})" for number, count in sorted(threads.items()))
         lines.append(f"Several numbers of threads, so times cannot be compared: {counts}; see trainer.threads")
-    repeated = [group for group in groups if len({run.seed for run in group.runs}) < len(group.runs)]
+    repeated = [group for group in table.groups if len({run.seed for run in group.runs}) < len(group.runs)]
     if repeated:
         lines.append(f"Several runs of one seed are averaged: {', '.join(group.label for group in repeated)}")
     continued = [f"{run.name} ({run.continued})" for run in runs if run.continued]

@@ -48,7 +48,7 @@ def score_checkpoint(
     languages = translator.src_lang, lang
     if settings.convention:
         check_convention(settings.convention, settings.lang or lang)
-    section = data_settings(data, ckpt=ckpt, meta=meta, src_lang=translator.src_lang, tgt_lang=lang, cache=cache)
+    section = data_settings(data, ckpt=ckpt, meta=meta, languages=languages, cache=cache)
     if save:
         require_output(save, "--save", inputs=data_files(section), what="corpus")
         require_no_corpus(save, "--save", languages)

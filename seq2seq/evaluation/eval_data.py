@@ -25,7 +25,7 @@ from seq2seq.system.yaml_file import read_yaml
 
 
 def data_settings(
-    words: Sequence[str], *, ckpt: str, meta: dict[str, Any], src_lang: str, tgt_lang: str, cache: Path
+    words: Sequence[str], *, ckpt: str, meta: dict[str, Any], languages: tuple[str, str], cache: Path
 ) -> DataSettings:
     """Return the section `data` for `--data`, in the direction of the translation.
 
@@ -33,8 +33,7 @@ def data_settings(
         words: A name in conf/data or a YAML file, then settings key=value. Without a name, the data is taken from the
             checkpoint's run, or else from the data set that the checkpoint names.
         meta: The `seq2seq` entry of the checkpoint.
-        src_lang: The source language of this translation.
-        tgt_lang: Its target language.
+        languages: Source and target language of this translation.
         cache: Folder of prepared data, which contains some data sets.
 
     Raises:
@@ -44,13 +43,13 @@ def data_settings(
     name, changes = read_words(words)
     section = _section(name, ckpt, meta, cache)
     _require_known(changes, "--data")
-    languages = {"src": src_lang, "tgt": tgt_lang}
+    sides = dict(zip(("src", "tgt"), languages, strict=True))
     # A text that the command names is scored alone, without the run's other corpora
     if not changes.keys().isdisjoint(("valid", "test")):
         section["corpora"] = None
     # Several corpora keep their languages, by which `load_pairs` chooses among them
     several = changes.get("corpora", section.get("corpora"))
-    data = {**languages, **section} if several else {**section, **languages}
+    data = {**sides, **section} if several else {**section, **sides}
     # Last, so that a change that contradicts the translation is refused below
     data = merged(data, changes)
     for key, value in leaves(data):
@@ -60,12 +59,12 @@ def data_settings(
                 f"the settings that were read have data.{key}={shown(value)}, which is not resolved in a file: give it "
                 f"by --data {key.partition('.')[0]}=<value>"
             )
-    for side, language in languages.items():
+    for side, language in sides.items():
         if side in changes and data[side] != language:
             known = side == "tgt" and data[side] in target_languages(meta)
             remedy = f"; choose it by --tgt-lang {data[side]}" if known else ""
             raise ValueError(
-                f"this checkpoint translates {languages['src']} to {languages['tgt']}{' here' if known else ''}; "
+                f"this checkpoint translates {' to '.join(languages)}{' here' if known else ''}; "
                 f"--data {side}={data[side]} does not fit it{remedy}"
             )
     data.setdefault("name", name or meta["data"])
@@ -209,7 +208,7 @@ def require_same_test(ckpt: str, data: DataSettings, pairs: Iterable[tuple[str, 
         return
     sources, references = run.test_lines("src"), run.test_lines("ref")
     # The files are missing before the run's own test
-    if sources is None or references is None:
+    if not (sources and references):
         return
     own = set(zip(sources, references, strict=False))
     other = sum((src.replace("\n", " "), tgt.replace("\n", " ")) not in own for src, tgt in pairs)

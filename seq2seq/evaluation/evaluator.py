@@ -196,8 +196,8 @@ class Evaluator:
         return dict.fromkeys(numbers, "") | decoded
 
 
-def crop(batch: Batch, src_len: int, tgt_len: int | None, *, eos_id: int) -> Batch:
-    """Cut a batch to `src_len` source pieces, the last one eos, and `tgt_len` target pieces (None: all).
+def crop(batch: Batch, src_len: int, tgt_len: int, *, eos_id: int) -> Batch:
+    """Cut a batch to `src_len` source pieces, the last one eos, and `tgt_len` target pieces.
 
     Shape:
         Sources become (B, min(S, src_len)), targets (B, min(T, tgt_len)); `index` stays (B,).

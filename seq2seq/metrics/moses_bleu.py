@@ -16,19 +16,14 @@ from seq2seq.system.packages import require
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 
 
-def check_convention(convention: str, lang: str) -> str:
-    """Return `convention`.
-
-    Raises:
-        ValueError: Moses cannot tokenize `lang`, or sacremoses is missing.
-    """
+def check_convention(convention: str, lang: str) -> None:
+    """Raise ValueError if Moses cannot tokenize `lang`, or sacremoses is missing."""
     # Moses splits at spaces, so a Chinese sentence would be one word
     if not has_spaces(lang):
         raise ValueError(
             f"Moses makes no words of '{lang}'; report sacreBLEU's score alone (no {convention} convention)"
         )
     _moses(lang)  # fails before any decoding if sacremoses is missing
-    return convention
 
 
 def convention_bleu(

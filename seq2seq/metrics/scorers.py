@@ -278,28 +278,22 @@ def _bleu(tokenize: str, lowercase: bool) -> BLEU:
     try:
         # force: no warning for every line that looks tokenized
         return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
-    # The download of a model failed, or its file is damaged
-    except (OSError, RuntimeError) as error:
-        if tokenize not in _DOWNLOADED:
-            raise _unusable(tokenize) from error
-        reason = getattr(error, "reason", None) or first_line(error)
-        raise ValueError(
-            f"the BLEU tokenizer '{tokenize}' needs a model that sacreBLEU downloads once ({reason}): allow that, copy "
-            "~/.sacrebleu/models from a machine that has it (a damaged file there must go), or score by character"
-        ) from error
-    except ImportError as error:
-        raise _unusable(tokenize) from error
+    except (ImportError, OSError, RuntimeError) as error:
+        # The download of a model failed, or its file is damaged
+        if tokenize in _DOWNLOADED and not isinstance(error, ImportError):
+            reason = getattr(error, "reason", None) or first_line(error)
+            raise ValueError(
+                f"the BLEU tokenizer '{tokenize}' needs a model that sacreBLEU downloads once ({reason}): allow that, "
+                "copy ~/.sacrebleu/models from a machine that has it (a damaged file there must go), or score by "
+                "character"
+            ) from error
+        extra = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}.get(tokenize, "its dependencies")
+        # The language of ja-mecab is ja
+        key = f"data.tokenize.{tokenize[:2]}=char" if tokenize[2:] == "-mecab" else "data.tokenize.<language>=char"
+        remedy = f"install {extra}, or score by character: {key} in training, --tokenize char in seq2seq.score"
+        raise ValueError(f"the BLEU tokenizer '{tokenize}' cannot be used here: {remedy}") from error
     finally:
         socket.setdefaulttimeout(patience)
-
-
-def _unusable(tokenize: str) -> ValueError:
-    """Return the error of a tokenizer whose package is missing."""
-    extra = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}.get(tokenize, "its dependencies")
-    # The language of ja-mecab is ja
-    key = f"data.tokenize.{tokenize[:2]}=char" if tokenize[2:] == "-mecab" else "data.tokenize.<language>=char"
-    remedy = f"install {extra}, or score by character: {key} in training, --tokenize char in seq2seq.score"
-    return ValueError(f"the BLEU tokenizer '{tokenize}' cannot be used here: {remedy}")
 
 
 def _score(metric: Metric, hypotheses: Sequence[str], references: References) -> Score:

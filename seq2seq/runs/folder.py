@@ -147,11 +147,11 @@ class RunFolder:
         """Return the path of the test set's `src`, `ref` or `hyp` (translations), one sentence a line."""
         return self.path / f"test.{side}"
 
-    def test_lines(self, side: str) -> list[str] | None:
-        """Return the lines of `src`, `ref` or `hyp` of the test set; None if the run saved none."""
+    def test_lines(self, side: str) -> list[str]:
+        """Return the lines of `src`, `ref` or `hyp` of the test set; empty if the run saved none."""
         path = self.test_file(side)
         # At \n alone: splitlines would also split inside a sentence, at U+2028 for example
-        return read_file(path, 1 << 28).decode("utf-8").split("\n")[:-1] if path.is_file() else None
+        return read_file(path, 1 << 28).decode("utf-8").split("\n")[:-1] if path.is_file() else []
 
     def save_test(self, *, src: Sequence[str], ref: Sequence[str], hyp: Sequence[str]) -> None:
         """Write the test set and its translations; line i of each belongs together."""

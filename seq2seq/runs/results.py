@@ -25,7 +25,6 @@ from seq2seq.system.files import read_file
 from seq2seq.system.json_file import read_json
 from seq2seq.system.yaml_file import read_yaml
 
-SPLITS = ("test", "valid")
 # Settings that may be `auto`, with the keys of results.json that hold the chosen values.
 _DECIDED = {
     "data.max_tokens": "max_tokens",
@@ -128,16 +127,14 @@ class RunResult:
         # Without Hydra's prefixes +, ++ and ~
         return {word.lstrip("+~").split("=", 1)[0] for word in words}
 
-    def test_lines(self, side: str) -> list[str] | None:
-        """Return the lines of `src`, `ref` or `hyp` of the test set; None if the run saved none."""
+    def test_lines(self, side: str) -> list[str]:
+        """Return the lines of `src`, `ref` or `hyp` of the test set; empty if the run saved none."""
         return self.texts[side] if self.texts else self.folder.test_lines(side)
 
     def test_digest(self) -> str | None:
         """Return a digest of the test set's sources and references; None if the run saved none."""
-        sources, references = (self.test_lines(side) for side in ("src", "ref"))
-        if sources is None or references is None:
-            return None
-        return hashlib.sha256(json.dumps([sources, references]).encode()).hexdigest()
+        text = [self.test_lines(side) for side in ("src", "ref")]
+        return hashlib.sha256(json.dumps(text).encode()).hexdigest() if all(text) else None
 
     @property
     def translated(self) -> bool:
@@ -277,7 +274,7 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             return Unusable(str(path), f"results.json is damaged ({type(error).__name__}: {error})")
         return run
-    other = next((name for name in SPLITS if name in results), None)
+    other = next((name for name in ("test", "valid") if name in results), None)
     also = f" (--split {other} compares its other scores)" if other else ""
     if split == "test" and config.get("trainer", {}).get("test") is False:
         reason = "was not tested (trainer.test=false): repeat its command with trainer.test=true resume=auto"

@@ -77,13 +77,13 @@ def newest_state(folder: RunFolder) -> Path | None:
     faults = []
     for path in folder.states:
         try:
-            require_whole(path)
+            step = _read_whole(path)["global_step"]
         except ValueError as error:
             faults.append(str(error))
             continue
         if path != folder.last:
             reason = faults[0] if faults else f"{folder.last} is missing"
-            log.warning("%s: continuing from %s, of update %s", reason, path, f"{updates(path):,}")
+            log.warning("%s: continuing from %s, of update %s", reason, path, f"{step:,}")
         return path
     if not faults:
         return None
@@ -92,9 +92,9 @@ def newest_state(folder: RunFolder) -> Path | None:
     raise ValueError(f"{'; '.join(faults)}; no whole state is left: {rest}")
 
 
-def require_whole(path: Path) -> None:
-    """Raise ValueError if the checksums of a state do not fit its content, or the file is not a state."""
-    read_state(path, mmap=True)
+def _read_whole(path: Path) -> dict[str, Any]:
+    """Read a state; raise ValueError if its checksums do not fit its content, or the file is not a state."""
+    payload = read_state(path, mmap=True)
     try:
         with zipfile.ZipFile(path) as archive:
             require_stored(archive)
@@ -103,13 +103,13 @@ def require_whole(path: Path) -> None:
         whole = False
     if not whole:
         raise ValueError(f"{path}: is damaged")
+    return payload
 
 
 def updates(path: Path) -> int | None:
     """Return the number of updates of a state; None if it is damaged or missing."""
     try:
-        require_whole(path)
-        return read_state(path, mmap=True)["global_step"]
+        return _read_whole(path)["global_step"]
     except ValueError:
         return None
 

@@ -584,15 +584,16 @@ def test_validation_sets_are_told_apart_by_their_settings(tmp_path, capsys):
 
 def test_significance_is_computed_as_the_scores_were(tmp_path):
     run = write_run(tmp_path / "a", references(9))
-    for signature, expected in (
-        ("nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.4", ("13a", True)),
-        ("nrefs:1|case:mixed|eff:no|tok:ja-mecab-0.996-IPA|smooth:exp|version:2.4", ("ja-mecab", False)),
-        ("nrefs:1|case:mixed|eff:no|tok:zh|smooth:exp|version:2.4", ("zh", False)),
+    for signature, tokenize, lowercase in (
+        ("nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.4", "13a", True),
+        ("nrefs:1|case:mixed|eff:no|tok:ja-mecab-0.996-IPA|smooth:exp|version:2.4", "ja-mecab", False),
+        ("nrefs:1|case:mixed|eff:no|tok:zh|smooth:exp|version:2.4", "zh", False),
     ):
         results = results_of(run)
         results["test"]["signatures"][0] = signature
         rewrite(run, test=results["test"])
-        assert scoring(collect([str(run)], "test").runs[0]) == expected
+        (found,) = collect([str(run)], "test").runs
+        assert scoring(found) == {"tokenize": tokenize, "lowercase": lowercase}
 
 
 def test_runs_with_and_without_newer_settings_are_one_group(tmp_path):

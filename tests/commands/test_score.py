@@ -447,8 +447,8 @@ def test_settings_of_a_named_data_set(ckpt, tmp_path):
     meta = {"src_lang": "en", "tgt_lang": "de", "data": "phrasebook"}
 
     def settings(*words: str) -> DataSettings:
-        languages = {name: meta[name] for name in ("src_lang", "tgt_lang")}
-        return eval_data.data_settings(words, ckpt=str(ckpt), meta=meta, **languages, cache=tmp_path)
+        languages = (meta["src_lang"], meta["tgt_lang"])
+        return eval_data.data_settings(words, ckpt=str(ckpt), meta=meta, languages=languages, cache=tmp_path)
 
     data = settings()
     assert (data.name, data.src, data.tgt) == ("phrasebook", "en", "de")

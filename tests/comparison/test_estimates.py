@@ -97,7 +97,7 @@ def test_power_agrees_with_the_noncentral_t_distribution(seeds):
     critical = scipy.stats.t.ppf(0.975, freedom)
     expected = scipy.stats.nct.sf(critical, freedom, shift) + scipy.stats.nct.cdf(-critical, freedom, shift)
     assert power.of_difference(difference) == pytest.approx(expected, abs=1e-6)
-    assert power.of_difference(power.detectable(0.8)) == pytest.approx(0.8)
+    assert power.of_difference(power.detectable()) == pytest.approx(0.8)
     assert power.of_difference(0) == pytest.approx(0.05)
 
 

@@ -41,7 +41,8 @@ def found(corpus: Path, data: dict[str, Any], *words: str, tgt: str = "en") -> t
     (run / "config.yaml").write_text(json.dumps({"data": data}))
     meta = {"src_lang": "de", "tgt_lang": "en", "tgt_langs": ["en", "fr"], "data": "toy"}
     ckpt = str(run / "checkpoints" / "best.safetensors")
-    return data_settings(words, ckpt=ckpt, meta=meta, src_lang="de", tgt_lang=tgt, cache=corpus / "cache"), ("de", tgt)
+    languages = ("de", tgt)
+    return data_settings(words, ckpt=ckpt, meta=meta, languages=languages, cache=corpus / "cache"), languages
 
 
 def scored(corpus: Path, data: dict[str, Any], *words: str, tgt: str = "en", **more: Any) -> tuple[list[str], ...]:
@@ -212,4 +213,4 @@ def test_a_checkpoint_names_no_file_of_settings(corpus, tmp_path):
     own.write_text(json.dumps(section(corpus)))
     meta = {"src_lang": "de", "tgt_lang": "en", "data": str(own)}
     with pytest.raises(ValueError, match=r"there is no data set '.*own\.yaml' \(what the checkpoint was trained on\)"):
-        data_settings([], ckpt="x.safetensors", meta=meta, src_lang="de", tgt_lang="en", cache=tmp_path)
+        data_settings([], ckpt="x.safetensors", meta=meta, languages=("de", "en"), cache=tmp_path)

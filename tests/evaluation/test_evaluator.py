@@ -153,10 +153,10 @@ def test_crop_keeps_the_end_of_sentence(translator):
     assert cut.src_mask.sum(1).tolist() == [5, 5]
     assert cut.src[1].tolist() == [*whole.src[1, :4].tolist(), eos]
     assert [side.shape[1] for side in (cut.tgt_in, cut.tgt_out, cut.tgt_mask)] == [4, 4, 4]
-    some = crop(whole, lengths[0], None, eos_id=eos)
+    some = crop(whole, lengths[0], 1024, eos_id=eos)
     assert some.src[0].equal(whole.src[0, : lengths[0]])
     assert some.tgt_in.equal(whole.tgt_in)
-    assert crop(whole, 1024, None, eos_id=eos).src.equal(whole.src)
+    assert crop(whole, 1024, 1024, eos_id=eos).src.equal(whole.src)
 
 
 def test_select_rows(translator):
