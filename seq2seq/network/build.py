@@ -193,7 +193,7 @@ class _Builder:
                 f"mixer.extra_encoder_layers {extra} leaves {depth} encoder layers; raise it by {1 - depth} or more"
             )
         # The order in which modules are built decides which random numbers they start from
-        embedding = self._embedding(table, self._source_positions())
+        embedding = self._embedding(table, self._positions(self.model.src_positions or self.model.positions))
         layers = []
         dim = self.model.dim
         grid = self.grid
@@ -266,7 +266,7 @@ class _Builder:
             layers.append(DecoderLayer(mix=mix, read=read, transform=transform))
             dim = cross.out_dim
         # Built after the layers, unlike the encoder's embedding: the order decides the initial random numbers
-        embedding = self._embedding(table, self._positions("positions"))
+        embedding = self._embedding(table, self._positions(self.model.positions))
         return Decoder(embedding=embedding, layers=layers, final_norm=self.model.norm == "pre")
 
     def _mixer(
@@ -314,15 +314,9 @@ class _Builder:
         scale = self.model.scale_embedding and not isinstance(table, PatchProjection)
         return Embedding(table=table, positions=positions, dropout=self.model.dropout, scale=scale)
 
-    def _positions(self, setting: str) -> nn.Module | None:
-        model = self.model
-        kind = getattr(model, setting)
-        return make_positions(kind, dim=model.dim, max_len=model.max_len, setting=f"model.{setting}")
-
-    def _source_positions(self) -> nn.Module | None:
-        own = self.model.src_positions
-        if own != "grid":
-            return self._positions("src_positions" if own else "positions")
+    def _positions(self, kind: str) -> nn.Module | None:
+        if kind != "grid":
+            return make_positions(kind, dim=self.model.dim, max_len=self.model.max_len)
         if not self.grid:
             raise ValueError("model.src_positions=grid is for images (tokenizer=patches); choose another")
         return GridPositions(dim=self.model.dim, width=self.grid[1])

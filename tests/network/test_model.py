@@ -175,8 +175,6 @@ def test_learned_positions_have_a_limit():
 
 def test_positions_by_name():
     assert make_positions("none", dim=4, max_len=2) is None
-    with pytest.raises(ValueError, match="rotary"):
-        make_positions("rotary", dim=4, max_len=2)
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned", "none"])
