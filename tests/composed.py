@@ -23,6 +23,7 @@ from seq2seq.network.build import build_model, build_self_mixer
 from seq2seq.network.make_mixer import layer_values, mixer_class
 from seq2seq.network.mixer import CrossMixer, SelfMixer
 from seq2seq.network.model import Seq2Seq
+from seq2seq.network.state import first, move
 from seq2seq.system.resources import conf_dir
 
 PAD, UNK, BOS, EOS = range(4)
@@ -185,6 +186,17 @@ def build_mixer(values: Mapping[str, Any], slot: str, dim: int = WIDTH, *, trust
         return build_self_mixer(values, dim=dim, causal=slot == "decoder", where=slot, trust=trust)
     arguments = {key: value for key, value in values.items() if key != "_target_"}
     return mixer_class(values["_target_"], CrossMixer, trust=trust)(dim=dim, memory_dim=dim, **arguments)
+
+
+def of_rows(state: Any, rows: Tensor, beam: int = 1) -> Any:
+    """The sentences `rows` (n,) of a state or a context, moved to the first n rows as in a search that others leave.
+
+    Row i is from i, or from a sentence behind the first n.
+    """
+    places = torch.arange(len(rows), device=rows.device)
+    away = rows != places
+    move(state, rows[away], places[away], beam)
+    return first(state, len(rows), beam)
 
 
 def lengths_mask(lengths: Sequence[int], total: int | None = None) -> Tensor:

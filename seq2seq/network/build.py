@@ -13,17 +13,15 @@ from torch.overrides import TorchFunctionMode
 from seq2seq.kernels.dispatch import portable
 from seq2seq.network.classifier import class_decoder
 from seq2seq.network.embedding import Embedding, FactorTable, GridPositions, PatchProjection, make_positions, make_table
+from seq2seq.network.make_mixer import TargetError as TargetError
 from seq2seq.network.make_mixer import (
-    CONTRACTS,
     checked_values,
     class_of,
-    layer_path,
+    layer_slot,
     layer_values,
     make_mixer,
-    mixer_class,
     require_trusted,
 )
-from seq2seq.network.make_mixer import TargetError as TargetError
 from seq2seq.network.mixer import SelfMixer
 from seq2seq.network.model import (
     Decoder,
@@ -152,7 +150,7 @@ def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str,
     result = {"model.max_len": model["max_len"]} if learned else {}
     for slot, path, values in mixers_of(config["mixer"], used=True):
         per_layer = values.get("per_layer") or {}  # null in YAML is None
-        mixer = mixer_class(values["_target_"], CONTRACTS[slot], trust=trust)
+        mixer = class_of(values, slot, trust)
         for name in getattr(mixer, "length_arguments", ()):
             # The shortest layer limits the stack
             if name in per_layer:
@@ -193,7 +191,7 @@ class _Builder:
                 f"mixer.extra_encoder_layers {extra} leaves {depth} encoder layers; raise it by {1 - depth} or more"
             )
         # The order in which modules are built decides which random numbers they start from
-        embedding = self._embedding(table, self._source_positions())
+        embedding = self._embedding(table, self._positions(self.model.src_positions or self.model.positions))
         layers = []
         dim = self.model.dim
         grid = self.grid
@@ -208,7 +206,8 @@ class _Builder:
                 poolings[layer] = Pooling(grid, stride)
                 grid = grid and (grid[0] // stride, grid[1] // stride)
             if begins and growth > 1:
-                widenings[layer] = _widening(dim, dim * growth)
+                widenings[layer] = nn.Linear(dim, dim * growth, bias=False)
+                nn.init.xavier_uniform_(widenings[layer].weight)
                 dim *= growth
                 ffn_dim *= growth
             mixer = self._mixer("encoder", layer, depth, columns=grid and grid[1], dim=dim, causal=False)
@@ -266,7 +265,7 @@ class _Builder:
             layers.append(DecoderLayer(mix=mix, read=read, transform=transform))
             dim = cross.out_dim
         # Built after the layers, unlike the encoder's embedding: the order decides the initial random numbers
-        embedding = self._embedding(table, self._positions("positions"))
+        embedding = self._embedding(table, self._positions(self.model.positions))
         return Decoder(embedding=embedding, layers=layers, final_norm=self.model.norm == "pre")
 
     def _mixer(
@@ -280,14 +279,10 @@ class _Builder:
         """
         if not self.slots.get(slot):
             return None
-        key = f"mixer.{slot}"
-        try:
-            values = layer_values(self.slots[slot], layer, depth)
-        except ValueError as error:
-            raise ValueError(f"{key}.{error}") from None
-        path, listed = layer_path(self.slots[slot], key, layer)
+        path, own = layer_slot(self.slots[slot], layer, depth, f"mixer.{slot}")
+        values = layer_values(own, layer, depth, path)
         mixer: Any = class_of(values, slot, self.trust)
-        values = checked_values(mixer, values, path, listed)
+        values = checked_values(mixer, values, path, own.get("per_layer") or {})
         # The mixer's class may adapt its arguments to any machine and to the source, see `Adaptable`
         if self.portable:
             values = getattr(mixer, "portable_values", portable)(values)
@@ -314,28 +309,16 @@ class _Builder:
         scale = self.model.scale_embedding and not isinstance(table, PatchProjection)
         return Embedding(table=table, positions=positions, dropout=self.model.dropout, scale=scale)
 
-    def _positions(self, setting: str) -> nn.Module | None:
-        model = self.model
-        kind = getattr(model, setting)
-        return make_positions(kind, dim=model.dim, max_len=model.max_len, setting=f"model.{setting}")
-
-    def _source_positions(self) -> nn.Module | None:
-        own = self.model.src_positions
-        if own != "grid":
-            return self._positions("src_positions" if own else "positions")
+    def _positions(self, kind: str) -> nn.Module | None:
+        if kind != "grid":
+            return make_positions(kind, dim=self.model.dim, max_len=self.model.max_len)
         if not self.grid:
             raise ValueError("model.src_positions=grid is for images (tokenizer=patches); choose another")
         return GridPositions(dim=self.model.dim, width=self.grid[1])
 
 
-def _widening(dim: int, out_dim: int) -> nn.Linear:
-    layer = nn.Linear(dim, out_dim, bias=False)
-    nn.init.xavier_uniform_(layer.weight)
-    return layer
-
-
 def _tables(model: ModelSettings, config: Mapping[str, Any]) -> tuple[Any, nn.Embedding]:
-    dim = model.dim
+    dim, pad_id = model.dim, config["pad_id"]
     if model.decoder_layers == 0 and model.tie != "none":
         raise ValueError(
             f"model.tie={model.tie}: a classifier (model.decoder_layers=0) has no table of the target to share; set "
@@ -344,12 +327,12 @@ def _tables(model: ModelSettings, config: Mapping[str, Any]) -> tuple[Any, nn.Em
     if patches := config.get("patches"):
         if model.tie == "all":
             raise ValueError("model.tie=all: an image has no table to share with the target; set model.tie=target")
-        given = {"size": patches["size"], "bits": patches["bits"], "channels": patches.get("channels", 1)}
-        source = PatchProjection(dim=dim, **given)
-        return source, make_table(config["tgt_vocab_size"], dim, config["pad_id"])
-    src = make_table(config["src_vocab_size"], dim, config["pad_id"])
+        channels = patches.get("channels", 1)
+        src: Any = PatchProjection(dim=dim, size=patches["size"], bits=patches["bits"], channels=channels)
+    else:
+        src = make_table(config["src_vocab_size"], dim, pad_id)
     if model.tie != "all":
-        return src, make_table(config["tgt_vocab_size"], dim, config["pad_id"])
+        return src, make_table(config["tgt_vocab_size"], dim, pad_id)
     if config["joint"] and config["src_vocab_size"] != config["tgt_vocab_size"]:
         raise ValueError(
             f"a joint vocabulary has one size, not {config['src_vocab_size']} for the source and "
@@ -364,11 +347,10 @@ def _tables(model: ModelSettings, config: Mapping[str, Any]) -> tuple[Any, nn.Em
 
 
 def _output(model: ModelSettings, table: nn.Embedding, readout_dim: int) -> nn.Linear:
-    tied = model.tie != "none"
-    if tied and readout_dim != model.dim:
-        raise ValueError(f"the output layer reads {readout_dim} numbers, the table has {model.dim}; set model.tie=none")
-    if not tied:
+    if model.tie == "none":
         return _untied_output(table.num_embeddings, readout_dim)
+    if readout_dim != model.dim:
+        raise ValueError(f"the output layer reads {readout_dim} numbers, the table has {model.dim}; set model.tie=none")
     output = nn.Linear(readout_dim, table.num_embeddings, bias=model.output_bias)  # weight (V, readout_dim)
     output.weight = table.weight  # one parameter
     if output.bias is not None:

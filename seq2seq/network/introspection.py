@@ -34,21 +34,9 @@ class MixingProperties:
     linear: bool = False
 
 
-class _Frozen:
-    """Tensors that `freeze_mixing` records, or replays."""
-
-    def __init__(self, replay: Sequence[Tensor] | None) -> None:
-        self.marked: list[Tensor] = []
-        self.replay = None if replay is None else iter(replay)
-
-    # Tensors are identified by the order of calls, so a replay needs the same forward pass.
-    def freeze(self, weights: Tensor) -> Tensor:
-        self.marked.append(weights.detach())
-        return self.marked[-1] if self.replay is None else next(self.replay)
-
-
+# The tensors that `freeze_mixing` has recorded, and the tensors that it still has to replay.
 # A context variable, so that threads do not see each other's frozen tensors.
-_frozen: ContextVar[_Frozen | None] = ContextVar("frozen", default=None)
+_frozen: ContextVar[tuple[list[Tensor], Iterator[Tensor] | None] | None] = ContextVar("frozen", default=None)
 
 
 def mark_mixing(weights: Tensor) -> Tensor:
@@ -57,10 +45,12 @@ def mark_mixing(weights: Tensor) -> Tensor:
     Inside `freeze_mixing` they are detached or replayed.
     """
     # Compiled graphs serve training and decoding, where nothing is frozen
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or (frozen := _frozen.get()) is None:
         return weights
-    frozen = _frozen.get()
-    return weights if frozen is None else frozen.freeze(weights)
+    marked, replay = frozen
+    marked.append(weights.detach())
+    # Tensors are identified by the order of calls, so a replay needs the same forward pass
+    return marked[-1] if replay is None else next(replay)
 
 
 @contextmanager
@@ -73,9 +63,9 @@ def freeze_mixing(replay: Sequence[Tensor] | None = None) -> Iterator[list[Tenso
     Yields:
         The list of marked tensors.
     """
-    frozen = _Frozen(replay)
-    token = _frozen.set(frozen)  # blocks may be nested
+    marked: list[Tensor] = []
+    token = _frozen.set((marked, None if replay is None else iter(replay)))  # blocks may be nested
     try:
-        yield frozen.marked
+        yield marked
     finally:
         _frozen.reset(token)

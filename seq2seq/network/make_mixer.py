@@ -14,7 +14,7 @@ from torch import nn
 
 from seq2seq.network.mixer import CrossMixer, SelfMixer
 from seq2seq.settings.classes import MixerSettings, mixers_of, packages_of
-from seq2seq.settings.declare import defaults
+from seq2seq.settings.declare import defaults, join
 from seq2seq.settings.dicts import differences, flat
 from seq2seq.settings.run import present_settings
 from seq2seq.settings.values import check_value, shown, suggestion
@@ -79,35 +79,45 @@ def _target_error(target: str, problem: str, trust: Sequence[str]) -> TargetErro
     )
 
 
-def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int) -> dict[str, Any]:
-    """Return the target and arguments of one layer from a slot of the mixer section.
+def layer_slot(slot: Mapping[str, Any], layer: int, num_layers: int, path: str = "") -> tuple[str, Mapping[str, Any]]:
+    """Return the settings key and the settings of one layer's mixer: the slot, or an entry of its `kinds`.
 
-    A `pattern` names the entry of `kinds` for each layer, from the bottom, and is repeated; `per_layer` lists give one
-    value per layer, and their last entry is repeated. A list longer than the stack is a ValueError.
+    A `pattern` names the entry of `kinds` for each layer, from the bottom, and is repeated.
 
     Args:
         layer: Index from the bottom, 0 to num_layers - 1.
+        path: The slot's settings key.
     """
-    if "kinds" in slot:
+    while "kinds" in slot:
         if wrong := [key for key in slot if key not in ("kinds", "pattern")]:
-            raise ValueError(f"{wrong[0]} has no effect next to kinds: leave it out, or set it for one of the kinds")
-        kind, kinds = _entry(slot.get("pattern"), layer, num_layers, "pattern", cycle=True), slot["kinds"]
+            key = join(path, wrong[0])
+            raise ValueError(f"{key} has no effect next to kinds: leave it out, or set it for one of the kinds")
+        name = join(path, "pattern")
+        kind, kinds = _entry(slot.get("pattern"), layer, num_layers, name, cycle=True), slot["kinds"]
         if not isinstance(kinds, Mapping):
-            raise ValueError(f"kinds={shown(kinds)} is not a mapping {{name: mixer}}")
+            raise ValueError(f"{join(path, 'kinds')}={shown(kinds)} is not a mapping {{name: mixer}}")
         if kind not in kinds:
-            raise ValueError(
-                f"pattern={shown(slot['pattern'])} is not a list of the kinds {', '.join(map(str, kinds))}"
-            )
-        try:
-            return layer_values(kinds[kind], layer, num_layers)
-        except ValueError as error:
-            raise ValueError(f"kinds.{kind}.{error}") from None
+            raise ValueError(f"{name}={shown(slot['pattern'])} is not a list of the kinds {', '.join(map(str, kinds))}")
+        path, slot = join(path, f"kinds.{kind}"), kinds[kind]
+    return path, slot
+
+
+def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int, path: str = "") -> dict[str, Any]:
+    """Return the target and arguments of one layer from a slot of the mixer section.
+
+    `per_layer` lists give one value per layer, and their last entry is repeated. A list longer than the stack is a
+    ValueError.
+
+    Args:
+        layer: See `layer_slot`, also for `path`.
+    """
+    path, slot = layer_slot(slot, layer, num_layers, path)
     values = {key: value for key, value in slot.items() if key != "per_layer"}
-    listed = slot.get("per_layer") or {}
+    listed, name = slot.get("per_layer") or {}, join(path, "per_layer")
     if not isinstance(listed, Mapping):
-        raise ValueError(f"per_layer={shown(listed)} is not a mapping {{argument: [a value for each layer]}}")
+        raise ValueError(f"{name}={shown(listed)} is not a mapping {{argument: [a value for each layer]}}")
     for key, entries in listed.items():
-        values[key] = _entry(entries, layer, num_layers, f"per_layer.{key}")
+        values[key] = _entry(entries, layer, num_layers, f"{name}.{key}")
     return values
 
 
@@ -124,15 +134,8 @@ def _entry(entries: Any, layer: int, num_layers: int, name: str, *, cycle: bool 
     return entries[layer % len(entries) if cycle else min(layer, len(entries) - 1)]
 
 
-def layer_path(slot: Mapping[str, Any], path: str, layer: int) -> tuple[str, Mapping[str, Any]]:
-    """Return the settings key of one layer's mixer, and its `per_layer` lists."""
-    while "kinds" in slot:
-        kind = slot["pattern"][layer % len(slot["pattern"])]
-        path, slot = f"{path}.kinds.{kind}", slot["kinds"][kind]
-    return path, slot.get("per_layer") or {}
-
-
 def class_of(values: Mapping[str, Any], slot: str, trust: Sequence[str]) -> type[Any]:
+    """Return the class of a mixer's settings, see `mixer_class`; ValueError if they name none."""
     if "_target_" not in values:
         raise ValueError(f"mixer.{slot} has no _target_: {dict(values)}")
     return mixer_class(values["_target_"], CONTRACTS[slot], trust=trust)
@@ -192,7 +195,7 @@ def default_arguments(section: Mapping[str, Any], trust: Sequence[str] | None = 
     trust = packages_of(section) if trust is None else trust
     found: dict[str, Any] = {}
     for slot, path, values in mixers_of(section):
-        mixer = mixer_class(values["_target_"], CONTRACTS[slot], trust=trust)
+        mixer = class_of(values, slot, trust)
         for name, each in inspect.signature(mixer).parameters.items():
             if each.default is not each.empty:
                 found[f"{path}.{name}"] = each.default

@@ -19,7 +19,6 @@ from seq2seq.network.embedding import Embedding
 from seq2seq.network.mixer import CrossMixer, SelfMixer
 from seq2seq.network.pooling import Pooling
 from seq2seq.network.state import Context, State, expand
-from seq2seq.settings.model import NORMS
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -34,8 +33,6 @@ class FeedForward(nn.Module):
 
     def __init__(self, *, dim: int, ffn_dim: int, activation: str = "relu", dropout: float = 0.0) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"model.activation is {activation!r}; choose one of {', '.join(ACTIVATIONS)}")
         self.up = nn.Linear(dim, ffn_dim)  # W1, b1
         self.down = nn.Linear(ffn_dim, dim)  # W2, b2
         self.activation = ACTIVATIONS[activation]
@@ -62,8 +59,6 @@ class Sublayer(nn.Module, Generic[ModuleT]):
 
     def __init__(self, *, f: ModuleT, dim: int, out_dim: int, norm: str, dropout: float, residual: bool = True) -> None:
         super().__init__()
-        if norm not in NORMS:
-            raise ValueError(f"model.norm is {norm!r}; choose one of {', '.join(NORMS)}")
         if residual and dim != out_dim:
             raise ValueError(f"a residual needs equal sizes, not {dim} in and {out_dim} out; set model.residual=false")
         self.f = f

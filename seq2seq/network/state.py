@@ -5,7 +5,8 @@ Shapes: B sentences, N = B * beam hypotheses, a sentence's hypotheses adjacent; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
@@ -113,13 +114,12 @@ class Ancestry:
         used.copy_(used.index_select(0, index))
         self.forget()
 
-    def of_rows(self, rows: Tensor, batch_size: int) -> Ancestry:
-        """Return the ancestry of the hypotheses `rows` (N',) of `batch_size` sentences."""
-        other = Ancestry(batch_size, 0, self.beam, stride=self.stride, device=self.owner.device)
-        other.slots = self.slots
-        other.owner = self.owner.index_select(0, rows)
-        other.length = self.length
-        other.steps = self.steps
+    def first(self, count: int) -> Ancestry:
+        """Return the ancestry of the first `count` sentences, which shares the memory of this one."""
+        other = copy.copy(self)
+        rows = slice(count * self.beam)
+        other.owner, other.sentence, other.row = self.owner[rows], self.sentence[rows], self.row[rows]
+        other.forget()
         return other
 
 
@@ -269,43 +269,29 @@ def expand(state: Tree, beam: int) -> Tree:
 def reorder(state: Tree, index: Tensor) -> Tree:
     """Let hypothesis n continue hypothesis index[n] (N,) of the same sentence; the old state must not be used again."""
     parts = leaves(state)
-    for ancestry in dict.fromkeys(part.ancestry for part in parts if isinstance(part, Cache)):
+    for ancestry in ancestries(parts):
         ancestry.reorder(index)
-    if not any(isinstance(part, Tensor) for part in parts):
+    if not _tensors(parts):
         return state
     return _map(state, lambda tensor: tensor.index_select(0, index), lambda cache: cache)
 
 
-def select(state: Tree, sentences: Tensor, beam: int = 1) -> Tree:
-    """Select sentences of a state or a context by their indices, in this order.
+def first(state: Tree, count: int, beam: int = 1) -> Tree:
+    """Return the first `count` sentences of a state or a context; nothing is copied.
 
     Args:
         beam: Hypotheses of each sentence, 1 for a context.
     """
-    rows = hypotheses(sentences, beam)
-    kept = {id(ancestry): ancestry.of_rows(rows, len(sentences)) for ancestry in ancestries(state)}
-    return _map(
-        state,
-        lambda tensor: tensor.index_select(0, rows),
-        lambda cache: Cache(cache.values.index_select(0, sentences), kept[id(cache.ancestry)], cache.steps),
-    )
-
-
-def first(state: Tree, count: int, beam: int = 1) -> Tree:
-    """Return the first `count` sentences of a state or a context; only the ancestry is copied."""
-    kept = {}
-    for ancestry in ancestries(state):
-        rows = torch.arange(count * beam, device=ancestry.owner.device)
-        kept[id(ancestry)] = ancestry.of_rows(rows, count)
+    kept = {ancestry: ancestry.first(count) for ancestry in ancestries(state)}
     return _map(
         state,
         lambda tensor: tensor[: count * beam],
-        lambda cache: Cache(cache.values[:count], kept[id(cache.ancestry)], cache.steps),
+        lambda cache: Cache(cache.values[:count], kept[cache.ancestry], cache.steps),
     )
 
 
 def move(state: Nested, sources: Tensor, targets: Tensor, beam: int = 1) -> None:
-    """Copy the sentences `sources` of a state or a context over its sentences `targets`, in place."""
+    """Copy the sentences `sources` of a state or a context over other sentences `targets`, in place."""
     from_rows, to_rows = hypotheses(sources, beam), hypotheses(targets, beam)
     for ancestry in ancestries(state):
         ancestry.owner.index_copy_(0, to_rows, ancestry.owner.index_select(0, from_rows))
@@ -369,7 +355,7 @@ def caches(state: Nested) -> list[Cache]:
 
 def ancestries(state: Nested) -> list[Ancestry]:
     """List the ancestries of a state, each once."""
-    return list({id(cache.ancestry): cache.ancestry for cache in caches(state)}.values())
+    return list(dict.fromkeys(cache.ancestry for cache in caches(state)))
 
 
 def _tensors(state: Nested) -> list[Tensor]:
@@ -382,36 +368,25 @@ def _map(tree: Tree, on_tensor: Callable[[Tensor], Tensor], on_cache: Callable[[
 
 def leaves(tree: Nested) -> list[Tensor | Cache]:
     """List the tensors and caches of a state or a context, in order."""
-    found: list[Tensor | Cache] = []
-    _collect(tree, found)
-    return found
-
-
-def _collect(tree: Nested, found: list[Tensor | Cache]) -> None:
+    if tree is None:  # the state of an empty slot
+        return []
     # An exported step has other objects in place of caches, so leaves are not recognized by their type
     if isinstance(tree, (list, tuple)):
-        for part in tree:
-            _collect(part, found)
-    elif tree is not None:  # the state of an empty slot
-        found.append(cast("Tensor | Cache", tree))
+        return [leaf for part in tree for leaf in leaves(part)]
+    return [cast("Tensor | Cache", tree)]
 
 
 def rebuild(tree: Tree, parts: Iterable[Tensor | Cache]) -> Tree:
     """Return a state or a context like `tree`, with other leaves."""
-    return cast("Tree", _rebuild(tree, iter(parts)))
-
-
-def _rebuild(tree: Nested, parts: Iterator[Tensor | Cache]) -> Nested:
+    rest = iter(parts)  # an iterator stays itself, so that inner calls go on where outer ones are
     if tree is None:
-        return None
+        return tree
     if not isinstance(tree, list | tuple):
-        return next(parts)
-    inner: list[Nested] = [_rebuild(part, parts) for part in tree]
-    if isinstance(tree, list):
-        return inner
+        return cast("Tree", next(rest))
+    inner = [rebuild(part, rest) for part in tree]
     # NamedTuples are rebuilt as their own type, by position
-    make = cast("Callable[..., Nested]", type(tree))
-    return make(*inner)
+    make = cast("Callable[..., Tree]", type(tree))
+    return cast("Tree", inner) if isinstance(tree, list) else make(*inner)
 
 
 def shared_ancestries(parts: Sequence[Tensor | Cache]) -> tuple[list[Ancestry], list[int]]:

@@ -21,6 +21,7 @@ from composed import (
     Case,
     decodes,
     lengths_mask,
+    of_rows,
     preset_config,
     random_tokens,
 )
@@ -32,7 +33,7 @@ from seq2seq.network import build
 from seq2seq.network.build import build_model
 from seq2seq.network.make_mixer import layer_values
 from seq2seq.network.mixer import CrossMixer
-from seq2seq.network.state import Cache, expand, reorder, select
+from seq2seq.network.state import Cache, expand, reorder
 from seq2seq.system.resources import conf_dir
 
 
@@ -171,8 +172,7 @@ class Stepper:
     def expected(self) -> Tensor:
         """Return the output of `forward` at the last position of each history."""
         if isinstance(self.mixer, CrossMixer):
-            rows = torch.arange(len(self.history), device=self.like.device) // self.beam
-            return self.mixer(self.history, select(self.context, rows))[:, -1]
+            return self.mixer(self.history, expand(self.context, self.beam))[:, -1]
         mask = torch.ones(self.history.shape[:2], device=self.like.device).bool()
         return self.mixer(self.history, mask)[:, -1]
 
@@ -186,10 +186,10 @@ class Stepper:
     def select(self, sentences: list[int]) -> None:
         """Other sentences leave."""
         rows = torch.tensor(sentences, device=self.like.device)
-        self.state = select(self.state, rows, self.beam)
+        self.state = of_rows(self.state, rows, self.beam)
         self.history = self.history.unflatten(0, (-1, self.beam))[rows].flatten(0, 1)
         if isinstance(self.mixer, CrossMixer):
-            self.context = select(self.context, rows)
+            self.context = of_rows(self.context, rows)
 
 
 @every_decoding_case
@@ -203,6 +203,7 @@ def test_step_is_forward(case, platform):
 
 
 @every_decoding_case
+@torch.no_grad()
 def test_step_after_reorder(case, platform):
     """Beams of several sentences are shuffled and sentences leave in the middle; every step still equals forward."""
     for mixer in case.variants():
@@ -215,7 +216,7 @@ def test_step_after_reorder(case, platform):
             if random.random() < 0.4 or t == leaving:
                 steps.reorder()
             if t == leaving:
-                steps.select(random.choice([[0, 2], [1], [2, 1], [1, 2]]))
+                steps.select(random.choice([[0, 2], [1], [2, 1], [0, 1]]))
 
 
 @every_decoding_case

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from composed import lengths_mask
+from composed import lengths_mask, of_rows
 from conftest import jiggle
 from exact import array, wide
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from seq2seq.mixers.dynamicconv import DynamicConv
 from seq2seq.mixers.gru import BiGRU, GatedUnit, HiddenState
 from seq2seq.mixers.lightconv import LightConv
 from seq2seq.network.mixer import CrossMixer, SelfMixer
-from seq2seq.network.state import Cache, expand, reorder, select
+from seq2seq.network.state import Cache, expand, reorder
 
 LENGTHS = [6, 2, 4, 1]
 
@@ -278,8 +278,8 @@ def test_cache_follows_descent():
         index = torch.arange(sentences)[:, None] * beam + torch.randint(beam, (sentences, beam))
         (cache,), history = reorder([cache], index.flatten()), history[index.flatten()]
         if t == 4:
-            rows = torch.tensor([2, 0])
-            (cache,), sentences = select([cache], rows, beam), 2
+            rows = torch.tensor([2, 1])
+            (cache,), sentences = of_rows([cache], rows, beam), 2
             history = history.unflatten(0, (-1, beam))[rows].flatten(0, 1)
 
 
@@ -290,7 +290,7 @@ def test_reorder_copies_no_values():
 
 
 def test_states_of_any_shape():
-    """expand, reorder and select go through lists and tuples, tensors and caches, and leave None alone."""
+    """expand, reorder, move and first go through lists and tuples, tensors and caches, and leave None alone."""
     hidden = torch.arange(2.0)[:, None]
     state = [None, HiddenState(hidden), Attention.State(*(Cache.empty(2, 4, 1, heads=1) for _ in range(2)))]
     none, recurrent, attention = expand(state, 3)
@@ -300,7 +300,7 @@ def test_states_of_any_shape():
     assert attention.keys.ancestry is attention.values.ancestry
     moved = reorder(recurrent._replace(hidden=torch.arange(6.0)[:, None]), torch.tensor([2, 0, 0, 5, 4, 3]))
     assert moved.hidden.flatten().tolist() == [2, 0, 0, 5, 4, 3]
-    assert select(moved, torch.tensor([1]), 3).hidden.flatten().tolist() == [5, 4, 3]
+    assert of_rows(moved, torch.tensor([1]), 3).hidden.flatten().tolist() == [5, 4, 3]
 
 
 def test_a_contract_cannot_be_built():
