@@ -146,10 +146,14 @@ def test_files_that_cannot_be_used(tmp_path, ckpt, capsys):
     text = tmp_path / "text"
     text.write_text("der Hund.\n")
     before = ckpt.read_bytes()
+    run = tmp_path / "runs" / "demo"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "checkpoints" / "best.safetensors").touch()
     for options, message in [
         (["--ckpt", tmp_path / "no.safetensors", "--input", text], "no.safetensors: no such file"),
         (["--ckpt", text, "--input", text], "text: is not a checkpoint"),
         (["--ckpt", tmp_path, "--input", text], "is a folder without checkpoints/best.safetensors"),
+        (["--ckpt", run.parent, "--input", text], f"name {run}"),
         (["--ckpt", ckpt, "--input", tmp_path / "no"], "no: No such file or directory"),
         (["--ckpt", ckpt, "--input", tmp_path], "is a directory; name a file with --input"),
         (["--ckpt", ckpt, "--input", text, "--output", text], "is the input"),

@@ -272,6 +272,7 @@ def test_a_model_without_terms_is_searched(ckpt, tmp_path):
     # A search widens the beam, tags do not
     limits = ServiceSettings()
     request = checked(TranslateRequest, {"text": "der Hund", "glossary": [["Hund", "cat"]]})
+    assert request == checked(TranslateRequest, {"text": "der Hund", "glossary": {"Hund": "cat"}})
     for by, beam in (("tags", 2), ("search", 10)):
         translator = Translator.load(ckpt, glossary_by=by, **HOW)
         served = BatchTranslator(lambda own=translator: own, name="model", make_room=lambda model: None)

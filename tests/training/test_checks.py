@@ -10,7 +10,8 @@ import pytest
 
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.settings.data import TOKENIZE
-from seq2seq.training.checks import look_at_references, score_tokenizer
+from seq2seq.settings.trainer import TrainerSettings
+from seq2seq.training.checks import look_at_references, look_at_updates, score_tokenizer
 
 CHINESE = ["一个女人的头上有一个装满水的篮子。", "那个人正在演奏乐器。"]
 
@@ -35,6 +36,17 @@ def test_data_tokenize_names_a_language_by_any_of_its_codes():
 def references(lines: list[str], *parts: Direction) -> Any:
     prepared = SimpleNamespace(references={"valid": lines}.__getitem__)
     return SimpleNamespace(prepared=prepared, directions={"valid": list(parts)}.__getitem__)
+
+
+@pytest.mark.parametrize("bounds", [{"max_epochs": 6}, {"max_epochs": 6, "max_steps": 108}, {"max_steps": 2}])
+def test_epochs_of_few_updates_are_told(bounds, caplog):
+    parts: Any = SimpleNamespace(plan=SimpleNamespace(data=SimpleNamespace(batch_tokens=None)))
+    for updates in (18, 90):
+        data: Any = SimpleNamespace(updates_per_epoch=updates, streaming=False, prepared=parts)
+        look_at_updates(data, TrainerSettings(**bounds))
+    told = [message for message in caplog.messages if "108 updates in 6 epochs are few" in message]
+    assert caplog.messages == told
+    assert len(told) == ("max_steps" not in bounds)
 
 
 def test_references_are_looked_at_before_training(caplog):

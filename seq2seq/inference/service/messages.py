@@ -47,7 +47,7 @@ _Texts = Annotated[list[str], Field(fail_fast=True)]
 _Terms = Annotated[
     list[Annotated[_Texts, Field(min_length=2, max_length=2)]],
     Field(fail_fast=True),
-    BeforeValidator(lambda given: list(given.items()) if isinstance(given, dict) else given),
+    BeforeValidator(lambda given: [list(term) for term in given.items()] if isinstance(given, dict) else given),
 ]
 _Options = create_model("_Options", **{name: _field(name) for name in _OPTIONS})
 
