@@ -226,7 +226,9 @@ class TrainingRun:
         )
         data.describe()
         checks.look_at_references(data, self.tokenize)
-        checks.look_at_updates(data, self.plan.trainer)
+        # Fine-tuning needs few updates
+        if not self.start:
+            checks.look_at_updates(data, self.plan.trainer)
         return data
 
     def _threads(self) -> int | None:
