@@ -88,7 +88,7 @@ def _warn_of_clock(run: TrainingRun, state: RunState, step: int) -> None:
     if state.ended_by == "max_time" and counts:
         log.warning(
             "trainer.max_time=%s ended the run at update %d, before %s; with trainer.max_time=null the clock ends "
-            "no run, and with it alone the learning rate falls in time",
+            "no run, and with trainer.max_time alone the learning rate falls in time",
             run.plan.config["trainer"]["max_time"],
             step,
             counts,

@@ -231,7 +231,7 @@ def test_state_growth(case):
     for mixer in case.variants():
         steppers = [Stepper(mixer, 2, 2, max_len, torch.empty(0)) for max_len in (16, 32, 48)]
         small, middle, large = (numbers(stepper.state) for stepper in steppers)
-        growth = getattr(mixer, "state_growth", "constant" if isinstance(mixer, CrossMixer) else "linear")
+        growth = getattr(mixer, "state_growth", "constant")
         assert growth in ("linear", "constant")
         assert large - middle == middle - small
         assert (middle > small) == (growth == "linear")

@@ -74,8 +74,8 @@ class TranslationDataModule(LightningDataModule):
         if self.streaming:
             log.info("padding %.1f%% of all cells of the first shuffle buffer", padding)
         else:
-            updates = self.updates_per_epoch
-            log.info("padding %.1f%% of all cells, batches an epoch: %d (%d updates)", padding, count, updates)
+            told = "padding %.1f%% of all cells, batches an epoch: %d (%d updates)"
+            log.info(told, padding, count, self.updates_per_epoch)
 
     def directions(self, split: str) -> list[Direction]:
         """List the parts of a split that are scored separately; empty for a single corpus."""
@@ -131,8 +131,8 @@ class TranslationDataModule(LightningDataModule):
     @property
     def updates_per_epoch(self) -> int:
         """Updates in an epoch; a stream has no epochs."""
-        batches = self.window * self.processes // self._world()[1]
-        return math.ceil(self.batches_per_epoch / batches)
+        batches_per_update = self.window * self.processes // self._world()[1]
+        return math.ceil(self.batches_per_epoch / batches_per_update)
 
     @property
     def batches_per_epoch(self) -> float:
