@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import harness
 from benchmarks.comparable import require_comparable
-from seq2seq.comparison.estimates import welch
+from seq2seq.comparison.estimates import fit
 from seq2seq.comparison.table import mean_and_deviation
 from seq2seq.runs.results import RunResult, Unusable, read_run
 from seq2seq.settings.run import RunSettings
@@ -93,7 +93,7 @@ SHAPE = (64, 12)
 VOCABULARY = {"src_vocab_size": 4000, "tgt_vocab_size": 4000, "pad_id": 0, "joint": True}
 NOTES = """\
 Δ: BLEU against the row that a row changes in one respect: the row above, but for CNN and the AAN decoder
-(self-attention). p: Welch's t-test between the seeds' scores of both rows, not adjusted for the number of rows; it
+(self-attention). p: t test between the scores of both rows, paired by seed, not adjusted for the number of rows; it
 needs two seeds. Theirs: Wu et al. 2019, table 3, size big, newstest2013. Direction: of the two Δ, where p is below 0.05
 and theirs is larger than its standard deviation.
 """
@@ -255,10 +255,10 @@ def cells(row: Row, found: dict[str, Outcome]) -> dict[str, str]:
     """Format a row of the table, by column."""
     outcome = found[row.name]
     published = {each.name: each.bleu for each in ROWS}
-    scores, base = (list(each.bleu.values()) for each in (outcome, found.get(row.against, NOTHING)))
-    ours = statistics.fmean(scores) - statistics.fmean(base) if scores and base else None
-    test = welch(scores, base)
-    p = test.p_value if test else None
+    scores, base = (each.bleu for each in (outcome, found.get(row.against, NOTHING)))
+    ours = statistics.fmean(scores.values()) - statistics.fmean(base.values()) if scores and base else None
+    model = fit({"row": scores, "base": base}) if scores and base else None
+    p = model.difference("row", "base").p_value if model else None
     base_bleu = published.get(row.against)
     theirs = row.bleu.minus(base_bleu) if row.bleu and base_bleu else None
     millions = outcome.parameters / 1e6

@@ -35,9 +35,9 @@ Examples:
 
 BLEU and chrF are means over seeds ± the sample standard deviation. Time covers training and validation (h:mm:ss); the
 training CPU time of runs on a CPU leaves validation out. Rows without a letter in common differ at 0.05.
-A second table has the differences from the baseline: 95% intervals and p values of the paired t test over equal seeds,
-of Welch's t test, and of a bootstrap over seeds and sentences together. 'equivalence p' tests for a difference of
---margin or more (two one-sided tests). The p values of a column are adjusted for their number (Holm 1979).
+A second table has the differences from the baseline: 95% intervals and p values of t tests over seeds, with seeds as
+blocks, and of a bootstrap over seeds and sentences together. 'equivalence p' tests for a difference of --margin or more
+(two one-sided tests). The p values of a column are adjusted for their number (Holm 1979).
 Unfinished, damaged and failed runs, and folders without a run, are left out, with a line that says why.
 Exit status: 0 done; 1 a job failed (--watch), or there is no finished run; 2 wrong options; 130 interrupted."""
 

@@ -281,10 +281,8 @@ class SlurmLauncher(_ReportingLauncher):
         return Process(slurm=job.job_id)
 
     def _gone(self, job: Any) -> str:
-        # None: SLURM does not answer; "": it has forgotten the job
         state = slurm_state(job.job_id)
-        over = state is not None and (state in OVER or state == "")
-        return f"SLURM ended it ({state or 'it has left the queue'})" if over else ""
+        return f"SLURM ended it ({state or 'it has left the queue'})" if state in OVER else ""
 
     def _interrupted(self, submitted: Sequence[Any]) -> None:
         # The number of the array (7 of job 7_2), with which scancel ends all of its jobs

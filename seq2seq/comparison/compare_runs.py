@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from seq2seq.comparison.comet import with_comet
+from seq2seq.comparison.estimates import fit
 from seq2seq.comparison.further_sets import further_sets
 from seq2seq.comparison.groups import group_runs
 from seq2seq.comparison.score_plot import band, draw
@@ -72,7 +73,7 @@ class _Report(NamedTuple):
         if baseline and not table.differences and len(table.groups) > 1:
             text += f"No run here is the baseline {baseline}, so there are no differences.\n"
         if settings.plan and table.differences:
-            text += plan(table.differences, table.split, settings.plan, settings.margin)
+            text += plan(table.model, len(table.differences), settings.plan, settings.margin)
         return "\n".join([text, *(each.table() for each in self.parts)])
 
     def draw_figures(self, stem: Path, against: str, *, title: str | None) -> list[Path]:
@@ -140,8 +141,9 @@ def _reports(runs: Sequence[RunResult], settings: ComparisonSettings) -> tuple[s
     pairs = choose_pairs(groups, settings.baseline, settings.contrasts)
     reports = []
     for each, members, chosen in zip(sets, groups, pairs, strict=True):
-        tested = differences(chosen, split, samples=settings.samples, margin=margin)
-        table = Table(each.title, split, each.runs, members, tested, margin)
+        model = fit({group.label: group.by_seed(split, "bleu") for group in members})
+        tested = differences(model, chosen, split, samples=settings.samples, margin=margin)
+        table = Table(each.title, split, each.runs, members, model, tested, margin)
         parts = [
             score_by_length(members, settings.by_length) if settings.by_length else None,
             score_by_setting(each.runs, settings.by, split, settings.ignore) if settings.by else None,

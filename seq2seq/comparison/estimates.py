@@ -51,53 +51,60 @@ def mean(values: Sequence[float]) -> Estimate | None:
     return Estimate(statistics.fmean(values), deviation / math.sqrt(len(values)), len(values) - 1)
 
 
-def welch(one: Sequence[float], other: Sequence[float]) -> Estimate | None:
-    """Estimate the difference in means of two groups whose variances may differ; None if it is undefined.
+class ScoreModel(NamedTuple):
+    """Least-squares fit of score = mean of the group + effect of the seed + noise, with one deviation of the noise.
 
-    The error is sqrt(v_1 + v_2), v_i the sample variance of group i divided by its size n_i, with
-    (v_1 + v_2)^2 / (v_1^2 / (n_1 - 1) + v_2^2 / (n_2 - 1)) degrees of freedom. Each group needs at least two values,
-    and the values of at least one group must differ.
+    If all groups have the same seeds, a difference is the difference in means, and the residuals have (groups - 1)
+    (seeds - 1) degrees of freedom; for two groups this is the paired t test.
 
-    Reference: Welch 1947, The generalization of 'Student's' problem when several different population variances are
-        involved.
+    Attributes:
+        groups: Names of the groups, in the order of `means` and `inverse`.
+        means: Mean of each group at the first seed; without effects of seeds, the mean of its scores.
+        inverse: Covariance of the means, divided by the variance of the noise.
+        deviation: Standard deviation of the noise.
+        freedom: Its degrees of freedom.
+        blocked: False if seeds have no effects in this model.
+
+    Reference: Montgomery 2017, Design and analysis of experiments, chapter 4 (randomized complete blocks).
     """
-    if min(len(one), len(other)) < 2:
-        return None
-    parts = [statistics.variance(values) / len(values) for values in (one, other)]
-    if sum(parts) == 0:
-        return None
-    freedom = sum(parts) ** 2 / sum(v**2 / (len(x) - 1) for v, x in zip(parts, (one, other), strict=True))
-    return Estimate(statistics.fmean(one) - statistics.fmean(other), math.sqrt(sum(parts)), freedom)
 
-
-def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Estimate | None:
-    """Estimate the mean difference of scores of equal seeds; None unless both groups have the same seeds, two or more.
-
-    Args:
-        one: Score by seed.
-        other: Score by seed, to subtract.
-    """
-    return mean([one[seed] - other[seed] for seed in one]) if one.keys() == other.keys() else None
-
-
-class Deviation(NamedTuple):
-    """Standard deviation over seeds, pooled over several groups of scores, and its degrees of freedom."""
-
-    value: float
+    groups: list[str]
+    means: np.ndarray
+    inverse: np.ndarray
+    deviation: float
     freedom: int
+    blocked: bool
 
-    def difference(self, one: Sequence[float], other: Sequence[float]) -> Estimate:
-        """Estimate the difference in means of two groups; a group may have a single value."""
-        error = self.value * math.sqrt(1 / len(one) + 1 / len(other))
-        return Estimate(statistics.fmean(one) - statistics.fmean(other), error, self.freedom)
+    def difference(self, one: str, other: str) -> Estimate:
+        """Estimate the difference in means of two groups; a group may have a single score."""
+        i, j = self.groups.index(one), self.groups.index(other)
+        scale = self.inverse[i, i] + self.inverse[j, j] - 2 * self.inverse[i, j]
+        return Estimate(float(self.means[i] - self.means[j]), self.deviation * math.sqrt(scale), self.freedom)
 
 
-def pooled_deviation(groups: Sequence[Sequence[float]]) -> Deviation | None:
-    """Pool the deviation of each group from its mean; None if no group has two values that differ."""
-    several = [values for values in groups if len(values) > 1]
-    freedom = sum(len(values) - 1 for values in several)
-    total = sum(statistics.variance(values) * (len(values) - 1) for values in several)
-    return Deviation(math.sqrt(total / freedom), freedom) if total else None
+def fit(scores: Mapping[str, Mapping[int, float]]) -> ScoreModel | None:
+    """Fit the scores of groups by seed; None if they have no variation that shows the noise.
+
+    Seeds have effects unless the groups have too few seeds in common: then their model leaves seeds out, and has the
+    standard deviation pooled over the groups.
+    """
+    groups = [name for name, by_seed in scores.items() if by_seed]
+    runs = [(name, seed) for name in groups for seed in scores[name]]
+    seeds = sorted({seed for _, seed in runs})
+    y = np.array([scores[name][seed] for name, seed in runs])
+    of_group = np.array([[float(name == each) for each in groups] for name, _ in runs])  # (runs, groups)
+    of_seed = np.array([[float(seed == each) for each in seeds[1:]] for _, seed in runs])  # (runs, seeds - 1)
+    for design in (np.hstack([of_group, of_seed]), of_group) if runs else ():
+        freedom = len(runs) - design.shape[1]
+        if freedom < 1 or np.linalg.matrix_rank(design) < design.shape[1]:
+            continue
+        found = np.linalg.lstsq(design, y, rcond=None)[0]
+        deviation = math.sqrt(np.sum((y - design @ found) ** 2) / freedom)
+        # Equal scores leave rounding errors
+        if deviation > 1e-9:
+            inverse = np.linalg.inv(design.T @ design)
+            return ScoreModel(groups, found, inverse, deviation, freedom, blocked=design.shape[1] > len(groups))
+    return None
 
 
 class Power(NamedTuple):

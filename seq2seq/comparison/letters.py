@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 import string
 from collections.abc import Mapping, Sequence
 
-from seq2seq.comparison.estimates import LEVEL, holm, pooled_deviation
+from seq2seq.comparison.estimates import LEVEL, fit, holm
 
 
-def letters(scores: Mapping[str, Sequence[float]]) -> dict[str, str]:
+def letters(scores: Mapping[str, Mapping[int, float]]) -> dict[str, str]:
     """Assign letters so that two groups share one unless their means differ significantly.
 
-    All pairs are tested by t tests with the standard deviation pooled over the groups, adjusted by `holm`.
+    All pairs are compared by the t tests of `fit`, adjusted by `holm`.
 
     Args:
-        scores: The scores of each group; groups with a single score are tested, too.
+        scores: The scores of each group by seed; groups with a single score are tested, too.
 
     Returns:
         Letters by group, from `a` for the best mean; empty if no group has two different scores.
 
     Reference: Piepho 2004, An algorithm for a letter-based representation of all-pairwise comparisons.
     """
-    deviation = pooled_deviation(list(scores.values()))
+    model = fit(scores)
     pairs = list(itertools.combinations(scores, 2))
-    if not deviation or not pairs:
+    if not model or not pairs:
         return {}
-    tests = [deviation.difference(scores[one], scores[other]).p_value for one, other in pairs]
+    tests = [model.difference(*pair).p_value for pair in pairs]
     differing = [pair for pair, p in zip(pairs, holm(tests), strict=True) if p < LEVEL]
-    best = sorted(scores, key=lambda name: -sum(scores[name]) / len(scores[name]))
+    best = sorted(scores, key=lambda name: -statistics.fmean(scores[name].values()))
     alike = sorted(_sets_without(differing, frozenset(scores)), key=lambda names: sorted(map(best.index, names)))
     signs = [*string.ascii_letters, *(f"({number})" for number in range(53, len(alike) + 1))]
     return {name: "".join(sign for sign, names in zip(signs, alike, strict=False) if name in names) for name in scores}

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from seq2seq.comparison.bootstrap import Resampled, resample_seeds, resample_sentences
-from seq2seq.comparison.estimates import LEVEL, Deviation, Estimate, Power, holm, paired, pooled_deviation, welch
+from seq2seq.comparison.estimates import LEVEL, Estimate, Power, ScoreModel, holm
 from seq2seq.comparison.groups import Group
 from seq2seq.metrics.scorers import TOKENIZERS, bleu_counts
 from seq2seq.runs.results import RunResult
 
 # Tests of a difference. The p values of each test are adjusted for the number of differences.
-TESTS = ("paired", "welch", "bootstrap", "equivalence")
+TESTS = ("seeds", "bootstrap", "equivalence")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,25 +28,18 @@ class Difference:
     Args:
         group: The group.
         baseline: The group whose mean is subtracted.
-        paired: Estimate over pairs of equal seeds; None if the seeds of the groups differ, or there is only one seed.
-        welch: Estimate over any seeds; None if a group has only one seed.
+        seeds: Estimate of the `ScoreModel` of all groups; None if no group has two seeds with different scores.
         bootstrap: Interval over resamples of seeds and sentences; None without translations.
         adjusted: p values by test, adjusted for the number of differences by `holm`. The null hypothesis of
-            "equivalence" is a true difference outside the margin; `over_seeds` tests it.
+            "equivalence" is a true difference outside the margin; `seeds` tests it.
     """
 
     group: Group
     baseline: Group
     value: float
-    paired: Estimate | None
-    welch: Estimate | None
+    seeds: Estimate | None
     bootstrap: Resampled | None
     adjusted: Mapping[str, float]
-
-    @property
-    def over_seeds(self) -> Estimate | None:
-        """The estimate that decides the verdict: the paired one if it exists, otherwise Welch's."""
-        return self.paired or self.welch
 
     @property
     def verdict(self) -> str:
@@ -54,11 +47,10 @@ class Difference:
 
         Better and worse also need a bootstrap interval without 0, if there is a bootstrap.
         """
-        if not self.over_seeds:
+        if not self.seeds:
             return ""
-        p_value = self.adjusted["paired" if self.paired else "welch"]
-        low, high = self.bootstrap.interval if self.bootstrap else self.over_seeds.interval
-        differs = p_value < LEVEL and not low <= 0 <= high
+        low, high = (self.bootstrap or self.seeds).interval
+        differs = self.adjusted["seeds"] < LEVEL and not low <= 0 <= high
         words = ["better" if self.value > 0 else "worse"] if differs else []
         words += ["equivalent"] if self.adjusted["equivalence"] < LEVEL else []
         return " but ".join(words) or "open"
@@ -112,10 +104,13 @@ def _is_meant(group: Group, name: str) -> bool:
     return name in (group.mixer, group.label, *names) or Path(name).resolve() in folders
 
 
-def differences(pairs: Sequence[tuple[Group, Group]], split: str, *, samples: int, margin: float) -> list[Difference]:
+def differences(
+    model: ScoreModel | None, pairs: Sequence[tuple[Group, Group]], split: str, *, samples: int, margin: float
+) -> list[Difference]:
     """Test the differences in BLEU between the groups of pairs, all on one set.
 
     Args:
+        model: The fit of the scores of all groups.
         pairs: Each group with its baseline.
         split: "test" or "valid". Translations of the validation set are not saved, so it has no bootstrap.
         samples: Number of resampled test sets.
@@ -124,18 +119,11 @@ def differences(pairs: Sequence[tuple[Group, Group]], split: str, *, samples: in
     resampled = _resampled(pairs, samples) if split == "test" else [None for _ in pairs]
     found = []
     for (group, baseline), bootstrap in zip(pairs, resampled, strict=True):
-        ours, theirs = (each.by_seed(split, "bleu") for each in (group, baseline))
-        one, other = [*ours.values()], [*theirs.values()]
+        seeds = model.difference(group.label, baseline.label) if model else None
+        one, other = (statistics.fmean(each.values(split, "bleu")) for each in (group, baseline))
+        value = seeds.value if seeds else one - other
         found.append(
-            Difference(
-                group=group,
-                baseline=baseline,
-                value=statistics.fmean(one) - statistics.fmean(other),
-                paired=paired(ours, theirs),
-                welch=welch(one, other),
-                bootstrap=bootstrap,
-                adjusted={},
-            )
+            Difference(group=group, baseline=baseline, value=value, seeds=seeds, bootstrap=bootstrap, adjusted={})
         )
     adjusted = [_p_values(each, margin) for each in found]
     for test in TESTS:
@@ -147,10 +135,9 @@ def differences(pairs: Sequence[tuple[Group, Group]], split: str, *, samples: in
 
 def _p_values(difference: Difference, margin: float) -> dict[str, float]:
     """Return the unadjusted p values of the tests that could be made."""
-    tests = {"paired": difference.paired, "welch": difference.welch, "bootstrap": difference.bootstrap}
-    found = {name: test.p_value for name, test in tests.items() if test}
-    over_seeds = difference.over_seeds
-    return found | ({"equivalence": over_seeds.equivalence_p(margin)} if over_seeds else {})
+    seeds, bootstrap = difference.seeds, difference.bootstrap
+    found = {"seeds": seeds.p_value, "equivalence": seeds.equivalence_p(margin)} if seeds else {}
+    return found | ({"bootstrap": bootstrap.p_value} if bootstrap else {})
 
 
 def _resampled(pairs: Sequence[tuple[Group, Group]], samples: int) -> list[Resampled | None]:
@@ -179,38 +166,25 @@ def scoring(run: RunResult) -> dict[str, Any]:
     return {"tokenize": max(fitting, key=len, default=named), "lowercase": values.get("case") == "lc"}
 
 
-def plan(differences: Sequence[Difference], split: str, seeds: int, margin: float) -> str:
+def plan(model: ScoreModel | None, differences: int, seeds: int, margin: float) -> str:
     """Describe the power of the t test of each difference with this number of seeds.
 
-    The test is paired if any difference has pairs of equal seeds; otherwise it compares two groups with a pooled
-    deviation.
-
     Args:
-        split: "test" or "valid".
+        model: The fit of the scores of all groups.
+        differences: Number of tested differences.
         seeds: The planned number of seeds of each group.
         margin: The margin of equivalence; also the difference whose power is computed.
     """
-    pairs = [each.paired for each in differences if each.paired]
-    if pairs:
-        # A row's deviation is its standard error times the square root of the number of pairs, freedom + 1
-        freedom = sum(int(each.freedom) for each in pairs)
-        total = sum(each.error**2 * (each.freedom + 1) * each.freedom for each in pairs)
-        deviation = Deviation(math.sqrt(total / freedom), freedom)
-        scores = "Differences of equal seeds"
-        power = Power(deviation.value / math.sqrt(seeds), seeds - 1)
-    else:
-        groups = {group.label: group for each in differences for group in (each.group, each.baseline)}
-        pooled = pooled_deviation([group.values(split, "bleu") for group in groups.values()])
-        if not pooled:
-            return "The deviation over seeds is unknown: no row has two seeds with different scores.\n"
-        deviation = pooled
-        scores = "Scores of a row"
-        power = Power(deviation.value * math.sqrt(2 / seeds), 2 * (seeds - 1))
-    smallest = power._replace(level=LEVEL / len(differences)).detectable()
-    rows = f" ({smallest:.2f} where its p is the smallest of {len(differences)})" if len(differences) > 1 else ""
+    if not model:
+        return "The deviation over seeds is unknown: no row has two seeds with different scores.\n"
+    groups = len(model.groups) - model.blocked
+    power = Power(model.deviation * math.sqrt(2 / seeds), groups * (seeds - 1))
+    smallest = power._replace(level=LEVEL / differences).detectable()
+    rows = f" ({smallest:.2f} where its p is the smallest of {differences})" if differences > 1 else ""
+    without = " without effects of seeds" if model.blocked else ""
     return (
-        f"Planned: {seeds} seeds. {scores} have a standard deviation of {deviation.value:.2f} BLEU "
-        f"({deviation.freedom} degrees of freedom).\nIf that is the true one, a difference of {power.detectable():.2f}"
+        f"Planned: {seeds} seeds. Scores{without} have a standard deviation of {model.deviation:.2f} BLEU "
+        f"({model.freedom} degrees of freedom).\nIf that is the true one, a difference of {power.detectable():.2f}"
         f"{rows} is significant in 80% of cases, and one of {margin:g} in {power.of_difference(margin):.0%}.\n"
         f"Equal rows are shown to be equivalent within {margin:g} in {power.of_equivalence(margin):.0%}.\n"
     )

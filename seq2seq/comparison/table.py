@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from seq2seq.comparison.bootstrap import Resampled
-from seq2seq.comparison.estimates import Estimate, mean, p_text
+from seq2seq.comparison.estimates import Estimate, ScoreModel, mean, p_text
 from seq2seq.comparison.groups import Group
 from seq2seq.comparison.letters import letters
 from seq2seq.comparison.scored_sets import first_signature
@@ -29,14 +29,15 @@ _MACHINES = ("target_tokens_per_second", "training_seconds", "training_cpu_secon
 # Columns that are aligned to the right.
 _RIGHT = ("BLEU", "chrF", "COMET", "parameters", "tokens/s", "time", _CPU_TIME, "updates", "best step", "Δ BLEU")
 # Notes below the tables.
-_LETTERS = "Rows without a common letter differ at 0.05 (t tests of all pairs, pooled standard deviation, Holm)."
+_LETTERS = "Rows without a common letter differ at 0.05 (t tests of all pairs over seeds, Holm)."
 _DIFFERENCES = """\
-Intervals are 95% intervals, not adjusted; the p values of a column are adjusted together (Holm). The bootstrap is over
-seeds and sentences."""
+Intervals are 95% intervals, not adjusted; the p values of a column are adjusted together (Holm). The t tests over seeds
+share a standard deviation over all rows{blocks}. The bootstrap is over seeds and sentences."""
+_BLOCKS = ", without what runs of one seed have in common"
 _ONE_SEED = "Of a mixer with one seed, the bootstrap is over sentences alone, and says nothing about other seeds."
 _VERDICTS = """\
-Equivalent: less than {margin:g} BLEU apart by two one-sided t tests, paired if seeds are equal. Better or worse:
-p < 0.05 by the same t test, and a bootstrap interval without 0. Open: none of these."""
+Equivalent: less than {margin:g} BLEU apart by two one-sided t tests over seeds. Better or worse: p < 0.05 by the t test
+over seeds, and a bootstrap interval without 0. Open: none of these."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Table:
         split: "test" or "valid".
         runs: The runs, in the order in which they were found.
         groups: The groups of the runs, one for each row.
+        model: The fit of their scores.
         differences: The tested differences.
         margin: The largest difference that counts as equivalence.
     """
@@ -56,13 +58,14 @@ class Table:
     split: str
     runs: Sequence[RunResult]
     groups: Sequence[Group]
+    model: ScoreModel | None
     differences: Sequence[Difference]
     margin: float
 
     @functools.cached_property
     def letters(self) -> dict[str, str]:
         """The letters of the groups by label; groups that do not differ share a letter."""
-        return letters({group.label: group.values(self.split, "bleu") for group in self.groups})
+        return letters({group.label: group.by_seed(self.split, "bleu") for group in self.groups})
 
 
 def markdown(table: Table) -> str:
@@ -84,7 +87,8 @@ def legend(tables: Sequence[Table]) -> str:
     parts = [_LETTERS] if any(table.letters for table in tables) else []
     differences = [each for table in tables for each in table.differences]
     if differences:
-        parts.append(_DIFFERENCES)
+        blocked = any(table.model and table.model.blocked for table in tables)
+        parts.append(_DIFFERENCES.format(blocks=_BLOCKS if blocked else ""))
     if any(len(group.runs) == 1 for each in differences for group in (each.group, each.baseline)):
         parts.append(_ONE_SEED)
     if any(each.verdict for each in differences):
@@ -133,11 +137,10 @@ def _difference_cells(difference: Difference, names: Mapping[str, str]) -> dict[
         "Δ BLEU": f"{difference.value:+.2f}",
     }
     for test in TESTS:
-        name = "Welch" if test == "welch" else test
         if test != "equivalence":
             found: Estimate | Resampled | None = getattr(difference, test)
-            cells[f"{name} interval"] = f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found else ""
-        cells[f"{name} p"] = p_text(difference.adjusted[test]) if test in difference.adjusted else ""
+            cells[f"{test} interval"] = f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found else ""
+        cells[f"{test} p"] = p_text(difference.adjusted[test]) if test in difference.adjusted else ""
     return cells | {"verdict": difference.verdict}
 
 

@@ -22,8 +22,8 @@ SUBMITTED = "submitted.json"
 SWEEP = "sweep.json"
 
 ACTIVE = ("waiting", "running")
-# Final states of a SLURM job.
-OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
+# Final states of a SLURM job; "" if the queue no longer knows it.
+OVER = {"", "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
 # Seconds between two queries about a SLURM array.
 ASK_SECONDS = 5.0
 
@@ -57,7 +57,7 @@ class Process:
         """Return False if the process is known to be gone, from SLURM or on this host."""
         if self.slurm and (state := slurm_state(self.slurm)) is not None:
             # A requeued job has no process, but is not over
-            return state not in OVER and state != ""
+            return state not in OVER
         # Processes of other hosts cannot be checked and count as alive
         if not self.local or not self.pid:
             return True

@@ -100,7 +100,7 @@ def test_the_table_of_two_sweeps(tmp_path, capsys):
     lines = printed.splitlines()
     rows = {NAMES[at]: [cell.strip() for cell in line.split("|")[1:-1]] for at, line in enumerate(lines[2:15])}
     assert rows["attention"] == ["self-attention", "2.35M", "31.50 ± 0.71", "", "", "210M", "26.9 ± 0.1", "", ""]
-    assert rows["windows"][2:8] == ["31.20 ± 0.28", "-0.30", "0.657", "210M", "26.9 ± 0.3", "+0.0"]
+    assert rows["windows"][2:8] == ["31.20 ± 0.28", "-0.30", "0.500", "210M", "26.9 ± 0.3", "+0.0"]
     assert rows["windows"][8] == "within noise"
     assert rows["cnn"][2:] == ["12.50 ± 0.71", "-19.00", "0.001", "208M", "25.9 ± 0.2", "-1.0", "same"]
     assert rows["unnormalized"][2] == rows["unnormalized"][6] == "diverged"

@@ -105,15 +105,12 @@ def test_table_agrees_with_statistics(tmp_path, capsys):
     low, high = scipy.stats.ttest_1samp(values, 0).confidence_interval()
     assert rows["lightconv"]["95% interval"] == f"{low:.2f} to {high:.2f}"
     (numbers,) = csv.DictReader((out / "comparison-differences.csv").open())
-    for name, test in (
-        ("Welch", scipy.stats.ttest_ind(values, theirs, equal_var=False)),
-        ("paired", scipy.stats.ttest_rel(values, theirs)),
-    ):
-        low, high = test.confidence_interval()
-        assert row[f"{name} interval"] == f"{low:+.2f} to {high:+.2f}"
-        assert row[f"{name} p"] == p_text(test.pvalue)
-        assert float(numbers[f"{name.lower()}_p"]) == pytest.approx(test.pvalue, rel=1e-3)
-        assert float(numbers[f"{name.lower()}_low"]) == pytest.approx(low, abs=1e-4)
+    test = scipy.stats.ttest_rel(values, theirs)
+    low, high = test.confidence_interval()
+    assert row["seeds interval"] == f"{low:+.2f} to {high:+.2f}"
+    assert row["seeds p"] == p_text(test.pvalue)
+    assert float(numbers["seeds_p"]) == pytest.approx(test.pvalue, rel=1e-3)
+    assert float(numbers["seeds_low"]) == pytest.approx(low, abs=1e-4)
     assert (out / "comparison.md").read_text() in printed.replace("written: ", "")
 
 
@@ -129,7 +126,7 @@ def test_one_run_each_is_tested_by_paired_bootstrap(tmp_path, capsys):
     rows = against("a", printed)
     expected = holm([p_value(paths["a"], paths[mixer], samples=700) for mixer in "bc"])
     assert [rows[mixer]["bootstrap p"] for mixer in "bc"] == [p_text(p) for p in expected]
-    assert not {"Welch p", "paired p", "verdict"} & set(rows["b"])
+    assert not {"seeds p", "verdict"} & set(rows["b"])
 
 
 def p_value(baseline: Path, system: Path, samples: int) -> float:
@@ -177,10 +174,12 @@ def test_contrasts_are_compared_alone(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert set(against("", printed)) == {"lstm - gru", "mlp - lstm"}
     scores = {m: [results_of(tmp_path / m / str(s))["test"]["bleu"] for s in (1, 2)] for m in ("gru", "lstm", "mlp")}
-    tests = [scipy.stats.ttest_rel(scores["lstm"], scores["gru"]), scipy.stats.ttest_rel(scores["mlp"], scores["lstm"])]
-    assert [row["paired p"] for row in against("", printed).values()] == [
-        p_text(p) for p in holm([test.pvalue for test in tests])
-    ]
+    # All rows show the noise, seeds are blocks: of two seeds, the halves of the differences without their mean
+    halves = np.array([(one - other) / 2 for one, other in scores.values()])
+    error = (2 * ((halves - halves.mean()) ** 2).sum() / 2) ** 0.5
+    gru, lstm, mlp = (statistics.fmean(each) for each in scores.values())
+    tests = [2 * scipy.stats.t.sf(abs(value) / error, 2) for value in (lstm - gru, mlp - lstm)]
+    assert [row["seeds p"] for row in against("", printed).values()] == [p_text(p) for p in holm(tests)]
     assert compare.main([*paths, "--contrast", "lstm", "rnn"]) == 2
     assert "choose from 'gru', 'lstm', 'mlp'" in capsys.readouterr().err
 
@@ -514,28 +513,26 @@ def test_further_sets_have_a_table_each_and_one_together(tmp_path, capsys):
     assert f"--set web={tmp_path}/web: the file {tmp_path}/web.de" in capsys.readouterr().err
 
 
-def test_power_of_a_planned_number_of_seeds(tmp_path, capsys):
-    """The power is computed for pairs if there are any, otherwise for two groups."""
+@pytest.mark.parametrize("blocked", [True, False])
+def test_power_of_a_planned_number_of_seeds(tmp_path, capsys, blocked):
+    """Seeds are blocks if rows have common seeds."""
     refs, seeds = references(9), 5
-    scores = {("gru", 1): 30.0, ("gru", 2): 30.5, ("lstm", 1): 31.0, ("lstm", 2): 30.7}
-    for (mixer, seed), score in scores.items():
-        run = write_run(tmp_path / mixer / str(seed), refs, mixer=mixer, seed=seed)
-        rewrite(run, test=results_of(run)["test"] | {"bleu": score})
-    paths = [str(tmp_path / mixer) for mixer in ("gru", "lstm")]
-
-    def expected(deviation: float, error: float, freedom: int) -> str:
-        shift, critical = 0.5 / error, scipy.stats.t.ppf(0.975, freedom)
-        power = scipy.stats.nct.sf(critical, freedom, shift) + scipy.stats.nct.cdf(-critical, freedom, shift)
-        return f"standard deviation of {deviation:.2f} BLEU .*, and one of 0.5 in {power:.0%}"
-
-    assert compare.main([*paths, "--plan", str(seeds)]) == 0
-    assert "Differences of equal seeds have a standard deviation of 0.57 BLEU" in capsys.readouterr().out
-    write_run(tmp_path / "lstm" / "3", refs, mixer="lstm", seed=3)
-    rewrite(tmp_path / "lstm" / "3", test=results_of(tmp_path / "lstm" / "3")["test"] | {"bleu": 31.9})
-    assert compare.main([*paths, "--plan", str(seeds)]) == 0
-    variances = (statistics.variance([30.0, 30.5]), 2 * statistics.variance([31.0, 30.7, 31.9]))
-    deviation = (sum(variances) / 3) ** 0.5
-    pattern = "Scores of a row have a " + expected(deviation, deviation * (2 / seeds) ** 0.5, 2 * (seeds - 1))
+    ours, theirs = [30.0, 30.5, 30.2], [31.0, 30.7, 31.9]
+    for mixer, first, scores in (("gru", 0, ours), ("lstm", 0 if blocked else 7, theirs)):
+        for seed, score in enumerate(scores, first):
+            run = write_run(tmp_path / mixer / str(seed), refs, mixer=mixer, seed=seed)
+            rewrite(run, test=results_of(run)["test"] | {"bleu": score})
+    variance = (statistics.variance(ours) + statistics.variance(theirs)) / 2
+    freedom, name = 2 * (seeds - 1), "Scores"
+    if blocked:
+        # A difference has twice the variance of a score
+        variance = statistics.variance(np.subtract(ours, theirs).tolist()) / 2
+        freedom, name = seeds - 1, "Scores without effects of seeds"
+    error = (variance * 2 / seeds) ** 0.5
+    shift, critical = 0.5 / error, scipy.stats.t.ppf(0.975, freedom)
+    power = scipy.stats.nct.sf(critical, freedom, shift) + scipy.stats.nct.cdf(-critical, freedom, shift)
+    assert compare.main([str(tmp_path / "gru"), str(tmp_path / "lstm"), "--plan", str(seeds)]) == 0
+    pattern = f"{name} have a standard deviation of {variance**0.5:.2f} BLEU .*, and one of 0.5 in {power:.0%}"
     assert re.search(pattern, capsys.readouterr().out, re.DOTALL)
 
 

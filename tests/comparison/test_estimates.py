@@ -11,14 +11,12 @@ import scipy.stats
 
 from seq2seq.comparison.estimates import (
     Power,
+    fit,
     holm,
     mean,
     p_text,
-    paired,
-    pooled_deviation,
     quantile,
     two_tails,
-    welch,
 )
 
 
@@ -35,56 +33,71 @@ def test_quantiles_agree_with_students_distribution():
 
 def test_intervals_agree_with_scipy():
     for _ in range(20):
-        one, other = scores(random.randint(2, 8)), scores(random.randint(2, 8))
+        one = scores(random.randint(2, 8))
         found = mean(one)
         expected = scipy.stats.ttest_1samp(one, 0).confidence_interval()
         assert found is not None
         assert found.interval == pytest.approx((expected.low, expected.high))
-        found = welch(one, other)
-        result = scipy.stats.ttest_ind(one, other, equal_var=False)
-        expected = result.confidence_interval()
-        assert found is not None
-        assert found.interval == pytest.approx((expected.low, expected.high))
-        assert found.p_value == pytest.approx(result.pvalue, rel=1e-5)
 
 
-def test_pairs_are_of_one_seed():
+def test_two_groups_of_equal_seeds_are_paired():
     one, other = scores(4), scores(4)
-    found = paired(dict(zip([1, 2, 3, 9], one, strict=True)), dict(zip([9, 3, 2, 1], other[::-1], strict=True)))
+    model = fit(
+        {"a": dict(zip([1, 2, 3, 9], one, strict=True)), "b": dict(zip([9, 3, 2, 1], other[::-1], strict=True))}
+    )
+    assert model is not None
+    found = model.difference("a", "b")
     result = scipy.stats.ttest_rel(one, other)
     expected = result.confidence_interval()
-    assert found is not None
     assert (found.p_value, *found.interval) == pytest.approx((result.pvalue, expected.low, expected.high), rel=1e-5)
-    # Different seeds are not pairs, and one pair is not enough for a test
-    assert paired({1: 40.0, 2: 41.0}, {1: 40.0, 3: 42.0}) is None
-    assert paired({1: 40.0}, {1: 41.0}) is None
-
-
-def test_equivalence_is_two_one_sided_tests():
     for margin in (0.1, 0.5, 2.0):
-        one, other = scores(5), scores(4)
-        found = welch(one, other)
-        assert found is not None
-        least = scipy.stats.ttest_ind(np.add(one, margin), other, equal_var=False, alternative="greater").pvalue
-        most = scipy.stats.ttest_ind(np.subtract(one, margin), other, equal_var=False, alternative="less").pvalue
+        least = scipy.stats.ttest_rel(np.add(one, margin), other, alternative="greater").pvalue
+        most = scipy.stats.ttest_rel(np.subtract(one, margin), other, alternative="less").pvalue
         assert found.equivalence_p(margin) == pytest.approx(max(least, most), rel=1e-5)
+
+
+def test_groups_without_a_common_seed_are_not_paired():
+    one, other = scores(3), scores(6)
+    model = fit({"a": dict(enumerate(one)), "single": {99: 50.0}, "b": dict(enumerate(other, 10)), "none": {}})
+    assert model is not None
+    assert (model.freedom, model.blocked) == (7, False)
+    expected = scipy.stats.ttest_ind(one, other).pvalue
+    assert model.difference("a", "b").p_value == pytest.approx(expected, rel=1e-5)
+
+
+def test_seeds_are_blocks_by_hand():
+    """The residuals of rows and columns of a table, as in the analysis of variance of randomized blocks."""
+    table = np.random.default_rng(random.randrange(2**32)).normal(40, 1, (4, 5)) + np.arange(5)  # groups, seeds
+    model = fit({str(group): dict(enumerate(row)) for group, row in enumerate(table)})
+    residuals = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
+    assert model is not None
+    assert (model.freedom, model.blocked) == (12, True)
+    assert model.deviation == pytest.approx(math.sqrt((residuals**2).sum() / 12))
+    found = model.difference("2", "0")
+    assert found.value == pytest.approx(table[2].mean() - table[0].mean())
+    assert found.error == pytest.approx(model.deviation * math.sqrt(2 / 5))
+
+
+def test_a_missing_seed_does_not_bias_a_difference():
+    """Seed 3 is 10 better for all; a group that lacks it is compared on the others."""
+    lacking = {1: 31.0, 2: 31.1}
+    model = fit({"a": {1: 30.0, 2: 30.2, 3: 40.1}, "b": {1: 30.1, 2: 30.0, 3: 40.0}, "c": lacking})
+    assert model is not None
+    found = model.difference("c", "a")
+    assert found.value == pytest.approx(1.0, abs=0.2)
+    # Freedom for no effect of seeds
+    model = fit({"a": {1: 30.0, 2: 31.0}, "c": {1: 32.0}})
+    assert model is not None
+    assert not model.blocked
+    assert model.difference("c", "a").value == pytest.approx(1.5)
 
 
 def test_too_few_or_equal_values_have_no_interval():
     assert mean([40.0]) is None
     assert mean([40.0, 40.0]) is None
-    assert welch([40.0, 40.0], [41.0, 41.0]) is None
-    assert welch([40.0], [41.0, 42.0]) is None
-    assert pooled_deviation([[40.0], [41.0, 41.0]]) is None
-
-
-def test_pooled_deviation_agrees_with_students_test():
-    one, other = scores(3), scores(6)
-    pooled = pooled_deviation([one, [50.0], other])
-    assert pooled is not None
-    assert pooled.freedom == 7
-    expected = scipy.stats.ttest_ind(one, other).pvalue
-    assert pooled.difference(one, other).p_value == pytest.approx(expected, rel=1e-5)
+    assert fit({}) is None
+    assert fit({"a": {1: 40.0, 2: 40.0}, "b": {1: 41.1, 2: 41.1}}) is None
+    assert fit({"a": {1: 40.0}, "b": {1: 41.0}}) is None
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5, 10])
