@@ -312,11 +312,14 @@ def answer() -> str:
 def _other_precision(corpus: Corpus) -> str:
     """Name the runs of a corpus whose precision differs from most."""
     groups = corpus.comparable()
-    precisions = [run.results["precision"] for group in groups.values() for run in group]
+    names = {"32-true": "float32", "bf16-mixed": "bf16"}
+    of = {mixer: [names[run.results["precision"]] for run in group] for mixer, group in groups.items()}
+    precisions = list(itertools.chain(*of.values()))
     usual = max(set(precisions), key=precisions.count)
-    odd = {name: sum(run.results["precision"] != usual for run in group) for name, group in groups.items()}
+    odd = {mixer: sum(each != usual for each in found) for mixer, found in of.items()}
     found = " and ".join(f"{count} of `{name}`" for name, count in odd.items() if count)
-    return f"{corpus.label}: {found} are in another precision than the rest." if found else ""
+    other = ", ".join(sorted({*precisions} - {usual}))
+    return f"{corpus.label}: {found} were trained in {other}, the others in {usual}." if found else ""
 
 
 def by_seed(corpus: Corpus) -> str:
