@@ -93,9 +93,9 @@ SHAPE = (64, 12)
 VOCABULARY = {"src_vocab_size": 4000, "tgt_vocab_size": 4000, "pad_id": 0, "joint": True}
 NOTES = """\
 Δ: BLEU against the row that a row changes in one respect: the row above, but for CNN and the AAN decoder
-(self-attention). p: t test between the scores of both rows, paired by seed, not adjusted for the number of rows; it
-needs two seeds. Theirs: Wu et al. 2019, table 3, size big, newstest2013. Direction: of the two Δ, where p is below 0.05
-and theirs is larger than its standard deviation.
+(self-attention). p: t test between the scores of both rows, paired if they have the same seeds, not adjusted for the
+number of rows; it needs two seeds. Theirs: Wu et al. 2019, table 3, size big, newstest2013. Direction: of the two Δ,
+where p is below 0.05 and theirs is larger than its standard deviation.
 """
 
 

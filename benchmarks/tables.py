@@ -257,9 +257,8 @@ def answer() -> str:
     firm = [lead for name, lead in french.items() if name != "bahdanau"] + list(tatoeba.values())
     if any(lead.verdict != "differ" or lead.estimate.value < 0 for lead in firm):
         raise ValueError("the first sentence of the README is not true of the kept runs: a lead is not significant")
-    certain = [lead for lead in german.values() if lead.verdict == "differ"]
-    if certain != [german["multiscale"], german["separable"]]:
-        raise ValueError("the fourth sentence of the README is not true: other leads into German are significant")
+    if any(lead.verdict == "differ" for lead in german.values()):
+        raise ValueError("the fourth sentence of the README is not true: a lead into German is significant")
     for corpus in (FRENCH, TATOEBA):
         if not all("a" in letters(corpus.groups())[name] for name in ("lightconv", "dynamicconv")):
             raise ValueError(f"the second sentence of the README is not true of {corpus.title}")
@@ -278,11 +277,9 @@ def answer() -> str:
         "Is it the convolution, or knowing relative positions? That is open, too: rotary and relative positions were "
         "trained on the German-English corpus only, and [the benchmark](docs/benchmark.md) that is to decide has not "
         "been run.",
-        "On English-German captions, convolutions of several widths and learned matrices over positions are better "
-        f"than the Transformer by {_range(lead.estimate.value for lead in certain)} BLEU (adjusted p "
-        f"{_at_most(max(lead.p_value for lead in certain))}); LightConv and DynamicConv, with one and two seeds, lead "
-        f"by {_range(german[name].estimate.value for name in ('lightconv', 'dynamicconv'))}, which is not significant "
-        f"([runs]({KEPT}/{GERMAN.folder})).",
+        f"On English-German captions these mixers lead the Transformer by "
+        f"{_range(lead.estimate.value for lead in german.values())} BLEU, which is not significant with one to three "
+        f"seeds ([runs]({KEPT}/{GERMAN.folder})).",
         f"Not tried: models of more than {largest / 1e6:.0f} million parameters, training to convergence with several "
         "seeds, long text, a learning rate and dropout chosen for each mixer at these budgets.",
     ]

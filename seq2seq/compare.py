@@ -49,7 +49,7 @@ def _parser() -> Parser:
     add("runs", nargs="+", type=nonempty, metavar="RUNS", help=text)
     text = "a mixer or label, or a run's folder for the row it is in, to test against (the first row)"
     add("--baseline", metavar="NAME", help=text)
-    text = "compare two rows alone, such as rotary transformer; may be given again"
+    text = "test only this pair of rows, such as rotary transformer; may be given again"
     pair = ("NAME", "BASELINE")
     add("--contrast", dest="contrasts", nargs=2, action="append", default=[], metavar=pair, help=text)
     add("--split", choices=("test", "valid"), default="test", help="whose scores (test)")

@@ -52,59 +52,48 @@ def mean(values: Sequence[float]) -> Estimate | None:
 
 
 class ScoreModel(NamedTuple):
-    """Least-squares fit of score = mean of the group + effect of the seed + noise, with one deviation of the noise.
+    """Scores as mean of the group + effect of the seed + noise, with one standard deviation of the noise.
 
-    If all groups have the same seeds, a difference is the difference in means, and the residuals have (groups - 1)
-    (seeds - 1) degrees of freedom; for two groups this is the paired t test.
+    Seeds have effects if all groups have the same seeds. The noise then has (groups - 1) (seeds - 1) degrees of
+    freedom; with two groups, the test of their difference is the paired t test.
 
     Attributes:
-        groups: Names of the groups, in the order of `means` and `inverse`.
-        means: Mean of each group at the first seed; without effects of seeds, the mean of its scores.
-        inverse: Covariance of the means, divided by the variance of the noise.
+        scores: Scores of each group by seed.
         deviation: Standard deviation of the noise.
         freedom: Its degrees of freedom.
-        blocked: False if seeds have no effects in this model.
+        blocked: True if seeds have effects.
 
     Reference: Montgomery 2017, Design and analysis of experiments, chapter 4 (randomized complete blocks).
     """
 
-    groups: list[str]
-    means: np.ndarray
-    inverse: np.ndarray
+    scores: Mapping[str, Mapping[int, float]]
     deviation: float
     freedom: int
     blocked: bool
 
     def difference(self, one: str, other: str) -> Estimate:
         """Estimate the difference in means of two groups; a group may have a single score."""
-        i, j = self.groups.index(one), self.groups.index(other)
-        scale = self.inverse[i, i] + self.inverse[j, j] - 2 * self.inverse[i, j]
-        return Estimate(float(self.means[i] - self.means[j]), self.deviation * math.sqrt(scale), self.freedom)
+        values, others = self.scores[one].values(), self.scores[other].values()
+        error = self.deviation * math.sqrt(1 / len(values) + 1 / len(others))
+        return Estimate(statistics.fmean(values) - statistics.fmean(others), error, self.freedom)
 
 
 def fit(scores: Mapping[str, Mapping[int, float]]) -> ScoreModel | None:
-    """Fit the scores of groups by seed; None if they have no variation that shows the noise.
-
-    Seeds have effects unless the groups have too few seeds in common: then their model leaves seeds out, and has the
-    standard deviation pooled over the groups.
-    """
-    groups = [name for name, by_seed in scores.items() if by_seed]
-    runs = [(name, seed) for name in groups for seed in scores[name]]
-    seeds = sorted({seed for _, seed in runs})
-    y = np.array([scores[name][seed] for name, seed in runs])
-    of_group = np.array([[float(name == each) for each in groups] for name, _ in runs])  # (runs, groups)
-    of_seed = np.array([[float(seed == each) for each in seeds[1:]] for _, seed in runs])  # (runs, seeds - 1)
-    for design in (np.hstack([of_group, of_seed]), of_group) if runs else ():
-        freedom = len(runs) - design.shape[1]
-        if freedom < 1 or np.linalg.matrix_rank(design) < design.shape[1]:
-            continue
-        found = np.linalg.lstsq(design, y, rcond=None)[0]
-        deviation = math.sqrt(np.sum((y - design @ found) ** 2) / freedom)
-        # Equal scores leave rounding errors
-        if deviation > 1e-9:
-            inverse = np.linalg.inv(design.T @ design)
-            return ScoreModel(groups, found, inverse, deviation, freedom, blocked=design.shape[1] > len(groups))
-    return None
+    """Fit the scores of groups by seed; None if they do not show the deviation of the noise."""
+    noise = {
+        name: {seed: score - statistics.fmean(own.values()) for seed, score in own.items()}
+        for name, own in scores.items()
+    }
+    rows = [*noise.values()]
+    blocked = len(rows) > 1 and all(row.keys() == rows[0].keys() for row in rows)
+    freedom = sum(len(row) - 1 for row in rows)
+    if blocked:
+        effects = {seed: statistics.fmean(row[seed] for row in rows) for seed in rows[0]}
+        rows = [{seed: value - effects[seed] for seed, value in row.items()} for row in rows]
+        freedom -= len(effects) - 1
+    squares = sum(value**2 for row in rows for value in row.values())
+    # Equal scores leave rounding errors
+    return ScoreModel(scores, math.sqrt(squares / freedom), freedom, blocked) if freedom and squares > 1e-18 else None
 
 
 class Power(NamedTuple):

@@ -21,7 +21,7 @@ from seq2seq.runs.results import RunResult
 TESTS = ("seeds", "bootstrap", "equivalence")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Difference:
     """Difference in mean BLEU of two groups, and tests of it.
 
@@ -119,12 +119,9 @@ def differences(
     resampled = _resampled(pairs, samples) if split == "test" else [None for _ in pairs]
     found = []
     for (group, baseline), bootstrap in zip(pairs, resampled, strict=True):
-        seeds = model.difference(group.label, baseline.label) if model else None
         one, other = (statistics.fmean(each.values(split, "bleu")) for each in (group, baseline))
-        value = seeds.value if seeds else one - other
-        found.append(
-            Difference(group=group, baseline=baseline, value=value, seeds=seeds, bootstrap=bootstrap, adjusted={})
-        )
+        seeds = model.difference(group.label, baseline.label) if model else None
+        found.append(Difference(group, baseline, value=one - other, seeds=seeds, bootstrap=bootstrap, adjusted={}))
     adjusted = [_p_values(each, margin) for each in found]
     for test in TESTS:
         tested = [p_values for p_values in adjusted if test in p_values]

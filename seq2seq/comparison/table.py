@@ -31,9 +31,11 @@ _RIGHT = ("BLEU", "chrF", "COMET", "parameters", "tokens/s", "time", _CPU_TIME, 
 # Notes below the tables.
 _LETTERS = "Rows without a common letter differ at 0.05 (t tests of all pairs over seeds, Holm)."
 _DIFFERENCES = """\
-Intervals are 95% intervals, not adjusted; the p values of a column are adjusted together (Holm). The t tests over seeds
-share a standard deviation over all rows{blocks}. The bootstrap is over seeds and sentences."""
-_BLOCKS = ", without what runs of one seed have in common"
+Intervals are 95% intervals, not adjusted; the p values of a column are adjusted together (Holm). The bootstrap is over
+seeds and sentences."""
+_SEEDS = "The t tests over seeds take one standard deviation from all rows"
+_BLOCKS = ", with seeds as blocks."
+_NO_BLOCKS = "; seeds are no blocks, since rows have different seeds."
 _ONE_SEED = "Of a mixer with one seed, the bootstrap is over sentences alone, and says nothing about other seeds."
 _VERDICTS = """\
 Equivalent: less than {margin:g} BLEU apart by two one-sided t tests over seeds. Better or worse: p < 0.05 by the t test
@@ -87,8 +89,10 @@ def legend(tables: Sequence[Table]) -> str:
     parts = [_LETTERS] if any(table.letters for table in tables) else []
     differences = [each for table in tables for each in table.differences]
     if differences:
-        blocked = any(table.model and table.model.blocked for table in tables)
-        parts.append(_DIFFERENCES.format(blocks=_BLOCKS if blocked else ""))
+        parts.append(_DIFFERENCES)
+        models = [table.model for table in tables if table.model]
+        if models:
+            parts[-1] += f"\n{_SEEDS}{_BLOCKS if all(model.blocked for model in models) else _NO_BLOCKS}"
     if any(len(group.runs) == 1 for each in differences for group in (each.group, each.baseline)):
         parts.append(_ONE_SEED)
     if any(each.verdict for each in differences):

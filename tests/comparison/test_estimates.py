@@ -58,7 +58,7 @@ def test_two_groups_of_equal_seeds_are_paired():
 
 def test_groups_without_a_common_seed_are_not_paired():
     one, other = scores(3), scores(6)
-    model = fit({"a": dict(enumerate(one)), "single": {99: 50.0}, "b": dict(enumerate(other, 10)), "none": {}})
+    model = fit({"a": dict(enumerate(one)), "single": {99: 50.0}, "b": dict(enumerate(other, 10))})
     assert model is not None
     assert (model.freedom, model.blocked) == (7, False)
     expected = scipy.stats.ttest_ind(one, other).pvalue
@@ -78,25 +78,12 @@ def test_seeds_are_blocks_by_hand():
     assert found.error == pytest.approx(model.deviation * math.sqrt(2 / 5))
 
 
-def test_a_missing_seed_does_not_bias_a_difference():
-    """Seed 3 is 10 better for all; a group that lacks it is compared on the others."""
-    lacking = {1: 31.0, 2: 31.1}
-    model = fit({"a": {1: 30.0, 2: 30.2, 3: 40.1}, "b": {1: 30.1, 2: 30.0, 3: 40.0}, "c": lacking})
-    assert model is not None
-    found = model.difference("c", "a")
-    assert found.value == pytest.approx(1.0, abs=0.2)
-    # Freedom for no effect of seeds
-    model = fit({"a": {1: 30.0, 2: 31.0}, "c": {1: 32.0}})
-    assert model is not None
-    assert not model.blocked
-    assert model.difference("c", "a").value == pytest.approx(1.5)
-
-
 def test_too_few_or_equal_values_have_no_interval():
     assert mean([40.0]) is None
     assert mean([40.0, 40.0]) is None
     assert fit({}) is None
-    assert fit({"a": {1: 40.0, 2: 40.0}, "b": {1: 41.1, 2: 41.1}}) is None
+    for shift in (0.0, 0.1):
+        assert fit({"a": {1: 40.0, 2: 40.0 + shift}, "b": {1: 41.1, 2: 41.1 + shift}}) is None
     assert fit({"a": {1: 40.0}, "b": {1: 41.0}}) is None
 
 

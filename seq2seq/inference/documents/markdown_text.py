@@ -13,7 +13,9 @@ from seq2seq.system.packages import require
 _FRONT = re.compile(r"\ufeff?(?:---[ \t]*\r?\n(?:(?!---|\.\.\.).*+\r?\n)*+(?:---|\.\.\.)[ \t]*\r?\n)?")
 # All repetitions are bounded: the time is linear. A longer one is text.
 _MARKS = re.compile(
-    r"(?P<escape>\\[!-/:-@\[-`{-~])|(?P<hard>(?:(?<! ) {2,200}|\\)\r?\n[ \t>]*)|"
+    r"(?P<escape>\\[!-/:-@\[-`{-~])|(?P<hard>(?:(?<! ) {2,200}|\\)\r?\n[ \t>]*|"
+    r"(?<![ \t])[ \t]{0,200}<[bB][rR][ \t]{0,9}/?>[ \t]*|"
+    r"\r?\n[ \t>]*\[\^[^\[\]\s]{1,100}\]:[ \t]*)|"
     r"(?P<soft>(?:(?<![ \t])[ \t]{1,200}|)\r?\n[ \t>]*)|"
     r"(?P<code>(?P<ticks>`+)(?!`).{1,2000}?(?<!`)(?P=ticks)(?!`)|<!--.{0,2000}?-->|<(?:https?:|mailto:)[^<>\s]{1,2000}>|"
     r"!\[[^\[\]]{0,2000}\](?:\([^()]{0,2000}\)|\[[^\[\]]{0,500}\])|\[\^[^\[\]\s]{1,100}\])|"
@@ -22,7 +24,8 @@ _MARKS = re.compile(
     r"(?P<emphasis>(?<!\s)\*{1,3}|\*{1,3}(?!\s)|(?<!\w)_{1,3}(?=\w)|(?<=\S)_{1,3}(?!\w)|~~)",
     re.DOTALL,
 )
-_TASK = re.compile(r"\[[ xX]\]\s+")
+# What begins an item of a list of tasks, or a footnote
+_LEAD = re.compile(r"\[[ xX]\]\s+|\[\^[^\[\]\s]{1,100}\]:\s*")
 
 
 def translate_markdown(content: str, translate: Translate, language: str) -> str:
@@ -48,8 +51,8 @@ def translate_markdown(content: str, translate: Translate, language: str) -> str
             start = content.find(written, max(first[0], done), first[1])
             if start >= 0:
                 done = start + len(written) if len(texts) == 1 else last[0] + len(content[slice(*last)].rstrip())
-                task = _TASK.match(content, start, done)
-                _collect(pieces, task.end() if task else start, done, lambda label: normalized(label) in labels)
+                lead = _LEAD.match(content, start, done)
+                _collect(pieces, lead.end() if lead else start, done, lambda label: normalized(label) in labels)
                 break
     return replace(content, pieces.found, translate)
 

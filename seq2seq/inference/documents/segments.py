@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -29,6 +30,8 @@ class Mark(NamedTuple):
 
     Attributes:
         space: The mark replaces the space after it, as a tab does.
+        inner: A code at the beginning of another mark, with the space after it; other codes have the space before them.
+        depth: Number of marks around it.
     """
 
     start: int
@@ -36,6 +39,8 @@ class Mark(NamedTuple):
     opening: str
     closing: str = ""
     space: bool = False
+    inner: bool = False
+    depth: int = 0
 
 
 class Segment(NamedTuple):
@@ -74,12 +79,83 @@ def replace(content: str, segments: Sequence[Segment], translate: Translate) -> 
 def _written(segment: Segment, text: str, alignment: Alignment | None) -> list[str]:
     """Put the marks of a segment into its translation, which becomes the argument of `Segment.write`.
 
-    A mark covers the words that are aligned with its words, from the first to the last. Marks stay nested: one that
-    would cross another ends with it. Without an alignment, the words at the same place of the text count as aligned.
+    A mark covers the words that are aligned with its words, from the first to the last, and at least one word. Marks
+    stay nested, or apart. Without an alignment, the words at the same place of the text count as aligned.
     """
     source, target = ([match.span() for match in _TOKEN.finditer(each)] for each in (segment.text, text))
+    marks = segment.marks
+    ranges, parents = _ranges(segment, text, source, target, alignment)
+    starts: dict[int, list[int]] = defaultdict(list)
+    for mark, (low, _) in enumerate(ranges):
+        starts[low].append(mark)
+    pieces: list[str] = []
+    plain = [segment.spaces[0]]
+    # The open marks, and where each ends; -1 is the whole text
+    ends = [(len(target) + 1, -1)]
+
+    def put(raw: str) -> None:
+        pieces.extend(["".join(plain), raw])
+        plain.clear()
+
+    def begin(number: int, mark: int) -> None:
+        # Marks without a word stay apart, too
+        while ends[-1][0] <= number and ends[-1][1] != parents[mark]:
+            put(marks[ends.pop()[1]].closing)
+        put(marks[mark].opening)
+        if marks[mark].start < marks[mark].end:
+            ends.append((min(ranges[mark][1], ends[-1][0]), mark))
+
+    at = 0
+    for number, (start, end) in enumerate([*target, (len(text), len(text))]):
+        waiting: dict[int, list[int]] = defaultdict(list)
+        for mark in reversed(starts[number]):
+            waiting[parents[mark]].append(mark)
+        while ends[-1][0] <= number:
+            if inner := waiting[ends[-1][1]]:
+                begin(number, inner.pop())
+            else:
+                put(marks[ends.pop()[1]].closing)
+        # Marks that begin here, each with its codes, and codes of other marks
+        real: dict[int, list[int]] = {}
+        codes: list[int] = []
+        for mark in sorted(itertools.chain(*waiting.values())):
+            if marks[mark].start < marks[mark].end:
+                real[mark] = [mark]
+            else:
+                real.get(parents[mark], codes).append(mark)
+        # Codes stand before the space before a word, and marks after it, unless they hold such a code
+        others = list(itertools.chain(*real.values()))
+        held = [place for place, mark in enumerate(others, 1) if mark not in real and not marks[mark].inner]
+        cut = max(held, default=0)
+        for mark in [*codes, *others[:cut]]:
+            begin(number, mark)
+        # A space between a code and the first word is a part of the text; a code that has moved there needs one
+        apart = segment.text.startswith(" ") or any(marks[mark].start for mark in codes)
+        between = " " if codes and not number and apart else text[at:start]
+        plain.append("" if any(marks[mark].space for mark in starts[number]) else between)
+        for mark in others[cut:]:
+            begin(number, mark)
+        while ends[-1][0] <= number:
+            put(marks[ends.pop()[1]].closing)
+        plain.append(text[start:end])
+        at = end
+    return [*pieces, "".join(plain) + segment.spaces[1]]
+
+
+def _ranges(
+    segment: Segment,
+    text: str,
+    source: list[tuple[int, int]],
+    target: list[tuple[int, int]],
+    alignment: Alignment | None,
+) -> tuple[list[tuple[int, int]], list[int]]:
+    """Return the target tokens of each mark, from the first to before the last, and the number of the mark around it.
+
+    A code has no tokens, but a place. A mark that is in no other one has -1.
+    """
     linked = _links(segment.text, text, source, target, alignment)
     begins, stops = [start for start, _ in source], [end for _, end in source]
+    words = [j for j, (start, _) in enumerate(target) if text[start].isalnum()]
     # Where what follows a number of source tokens stands
     after = [0]
     for (start, end), each in zip(source, linked, strict=True):
@@ -87,11 +163,17 @@ def _written(segment: Segment, text: str, alignment: Alignment | None) -> list[s
         same = place < len(target) and segment.text[start:end] == text[slice(*target[place])]
         after.append(max(each) + 1 if each else place + same)
     after[-1] = len(target)
-    starts: dict[int, list[tuple[int, Mark]]] = defaultdict(list)
-    outer = [(0, len(target), len(segment.text) + 1)]
-    for mark in segment.marks:
-        while mark.start >= outer[-1][2]:
+    ranges: list[tuple[int, int]] = []
+    parents: list[int] = []
+    # The marks that each mark contains
+    inside: dict[int, list[int]] = {-1: []}
+    outer = [(-1, -1, len(segment.text) + 1)]
+    for number, mark in enumerate(segment.marks):
+        while mark.depth <= outer[-1][1] or mark.start > outer[-1][2]:
             outer.pop()
+        parents.append(outer[-1][0])
+        inside[parents[-1]].append(number)
+        inside[number] = []
         first, last = bisect_right(stops, mark.start), bisect_left(begins, mark.end)
         found = [j for i in range(first, last) for j in linked[i]]
         low = high = after[first]
@@ -102,38 +184,45 @@ def _written(segment: Segment, text: str, alignment: Alignment | None) -> list[s
             # Punctuation at the end of a mark, as in <b>Note:</b>
             both = high < len(target) and not segment.text[source[last - 1][0]].isalnum()
             high += both and not text[target[high][0]].isalnum()
-        low, high = (min(max(each, outer[-1][0]), outer[-1][1]) for each in (low, high))
-        starts[low].append((high, mark))
+        elif words and any(segment.text[start].isalnum() for start, _ in source[first:last]):
+            low = words[min(bisect_left(words, low), len(words) - 1)]
+            high = low + 1
+        ranges.append((low, high))
         if mark.end > mark.start:
-            outer.append((low, high, mark.end))
-    pieces: list[str] = []
-    plain = [segment.spaces[0]]
-    # Where each open mark ends, and how
-    ends = [(len(target) + 1, "")]
+            outer.append((number, mark.depth, mark.end))
+    for number, members in inside.items():
+        low, high = ranges[number] if number >= 0 else (0, len(target))
+        real = [each for each in members if ranges[each][0] < ranges[each][1]]
+        apart = _apart([ranges[each] for each in real], low, high)
+        for each, own in zip(real, apart, strict=True):
+            ranges[each] = own
+        order = sorted(zip(apart, real, strict=True))
+        for each in {*members} - {*real}:
+            place = low if number >= 0 and segment.marks[each].inner else min(max(ranges[each][0], low), high)
+            # Not within a mark that does not contain it
+            at = bisect_left(order, place, key=lambda pair: pair[0][0]) - 1
+            if at >= 0 and order[at][0][1] > place:
+                place = order[at][0][segment.marks[each].start >= segment.marks[order[at][1]].end]
+            ranges[each] = place, place
+    return ranges, parents
 
-    def put(raw: str) -> None:
-        pieces.extend(["".join(plain), raw])
-        plain.clear()
 
-    at = 0
-    for number, (start, end) in enumerate([*target, (len(text), len(text))]):
-        while ends[-1][0] <= number:
-            put(ends.pop()[1])
-        codes = [mark for _, mark in starts[number] if mark.start == mark.end]
-        for mark in codes:
-            put(mark.opening)
-        # A space between a code and the first word is a part of the text
-        between = " " if codes and not number and segment.text.startswith(" ") else text[at:start]
-        plain.append("" if any(mark.space for mark in codes) else between)
-        for high, mark in starts[number]:
-            if mark.start < mark.end:
-                put(mark.opening)
-                ends.append((min(high, ends[-1][0]), mark.closing))
-        while ends[-1][0] <= number:
-            put(ends.pop()[1])
-        plain.append(text[start:end])
-        at = end
-    return [*pieces, "".join(plain) + segment.spaces[1]]
+def _apart(ranges: list[tuple[int, int]], low: int, high: int) -> list[tuple[int, int]]:
+    """Move ranges into low to high so that none overlaps another, each with one token at least while there is room."""
+    order = sorted(range(len(ranges)), key=ranges.__getitem__)
+    found = [*ranges]
+    place = low
+    for i, following in itertools.zip_longest(order, order[1:]):
+        start = max(ranges[i][0], place)
+        limit = high if following is None else ranges[following][0]
+        place = max(start + 1, min(ranges[i][1], limit))
+        found[i] = start, place
+    place = high
+    for i in reversed(order):
+        end = min(found[i][1], place)
+        place = max(low, min(found[i][0], end - 1))
+        found[i] = place, max(end, place)
+    return found
 
 
 def _links(
@@ -188,6 +277,7 @@ class Pieces:
         self.marks: list[Mark] = []
         self._open: list[tuple[int, str]] = []  # number of the mark, name
         self._gap: int | None = None  # number of the last mark, if it has taken a space
+        self._inner: int | None = None  # number of the last mark, if it takes the next space
 
     def _take(self, start: int, end: int, raw: str | None) -> str:
         self.span = (self.span or (start, end))[0], end
@@ -195,14 +285,21 @@ class Pieces:
 
     def add(self, text: str) -> None:
         """Add text that the file does not have."""
-        # A code that took the space before it must not join two words
         if text and self._gap is not None:
+            # A code that took the space before it must not join two words
             if text[0].isalnum():
                 self.marks[self._gap] = self.marks[self._gap]._replace(space=True)
                 text = f" {text}"
             self._gap = None
-        self.parts.append(text)
-        self.length += len(text)
+        if text and self._inner is not None:
+            rest = text.lstrip()
+            if gap := text[: len(text) - len(rest)]:
+                own = self.marks[self._inner]
+                self.marks[self._inner] = own._replace(opening=own.opening + self.write([gap]))
+            text, self._inner = rest, None
+        if text:
+            self.parts.append(text)
+            self.length += len(text)
 
     def text(self, start: int, end: int) -> None:
         """Add text; its addresses are codes."""
@@ -213,20 +310,27 @@ class Pieces:
         self.add(self.read(self._take(start, end, None)))
 
     def code(self, start: int, end: int, raw: str | None = None, *, space: bool = False) -> None:
-        """Add what is not translated, with the space before it; see `Mark`."""
-        raw = self._take(start, end, raw)
+        """Add what is not translated, with a space; see `Mark`."""
+        self._code(self._take(start, end, raw), space=space)
+
+    def _code(self, raw: str, *, space: bool = False) -> None:
+        if self._open and self.marks[self._open[-1][0]].start == self.length and not space:
+            self.marks.append(Mark(self.length, self.length, raw, inner=True, depth=len(self._open)))
+            self._inner = len(self.marks) - 1
+            return
         before = self.parts.pop() if self.parts else ""
         self.length -= len(before)
         kept = before.rstrip() if self.length or self.marks or before.strip() else before
         self.add(kept)
         gap = before[len(kept) :]
-        self.marks.append(Mark(self.length, self.length, (self.write([gap]) if gap else "") + raw, space=space))
+        raw = (self.write([gap]) if gap else "") + raw
+        self.marks.append(Mark(self.length, self.length, raw, space=space, depth=len(self._open)))
         self.add(" " if space else "")
         self._gap = len(self.marks) - 1 if gap and not space else self._gap
 
     def open(self, name: str, start: int, end: int, raw: str | None = None) -> None:
         """Begin a mark."""
-        self.marks.append(Mark(self.length, self.length, self._take(start, end, raw)))
+        self.marks.append(Mark(self.length, self.length, self._take(start, end, raw), depth=len(self._open)))
         if len(self._open) < _DEEPEST:
             self._open.append((len(self.marks) - 1, name))
 
@@ -237,9 +341,15 @@ class Pieces:
             return self.code(start, end, raw)
         raw = self._take(start, end, raw)
         number = self._open[place][0]
-        own = self.marks[number]._replace(end=self.length, closing=raw)
-        self.marks[number] = own if own.end > own.start else own._replace(opening=own.opening + raw)
         del self._open[place:]
+        if self.marks[number].start < self.length:
+            self.marks[number] = self.marks[number]._replace(end=self.length, closing=raw)
+            return None
+        # A mark without text is a code, with the codes in it
+        whole = "".join(mark.opening for mark in self.marks[number:]) + raw
+        del self.marks[number:]
+        self._inner = None
+        return self._code(whole)
 
     def segment(self) -> None:
         """End the text; one without letters is no segment."""

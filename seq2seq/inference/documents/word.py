@@ -109,6 +109,10 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
                 pieces.open(_STYLE, *place, _STYLE + style)
                 pieces.text(*place)
                 pieces.close(_STYLE, *place, _STYLE)
+                # Addresses alone, which are written in their style, need no mark
+                if (last := pieces.marks[-1]).start == last.end:
+                    only = last.opening.replace(_STYLE + style, "").replace(_STYLE, "")
+                    pieces.marks[-1] = last._replace(opening=only)
         elif kind == "code":
             step = "".join(_FIELD.findall(raw)[:1])
             raw = raw if run is None else f"<w:r>{style}{raw}</w:r>"
