@@ -174,7 +174,7 @@ def plan(model: ScoreModel | None, differences: int, seeds: int, margin: float) 
     """
     if not model:
         return "The deviation over seeds is unknown: no row has two seeds with different scores.\n"
-    groups = len(model.groups) - model.blocked
+    groups = len(model.scores) - model.blocked
     power = Power(model.deviation * math.sqrt(2 / seeds), groups * (seeds - 1))
     smallest = power._replace(level=LEVEL / differences).detectable()
     rows = f" ({smallest:.2f} where its p is the smallest of {differences})" if differences > 1 else ""

@@ -86,7 +86,7 @@ def test_the_table_of_two_sweeps(tmp_path, capsys):
     for seed in (1, 2):
         write_job(first, "attention", seed, bleu=30.0 + seed)
         write_job(first, "windows", seed, bleu=20.0)
-        write_job(first, "cnn", seed, bleu=11.0 + seed)
+        write_job(first, "cnn", seed, bleu=11.0 + 1.2 * seed)
         write_job(first, "unnormalized", seed, error="the run has diverged: at update 7 the loss is nan")
     write_job(first, "lightconv", 1, error="out of memory")
     write_job(first, "lightconv", 2, bleu=40.0)
@@ -102,7 +102,7 @@ def test_the_table_of_two_sweeps(tmp_path, capsys):
     assert rows["attention"] == ["self-attention", "2.35M", "31.50 ± 0.71", "", "", "210M", "26.9 ± 0.1", "", ""]
     assert rows["windows"][2:8] == ["31.20 ± 0.28", "-0.30", "0.500", "210M", "26.9 ± 0.3", "+0.0"]
     assert rows["windows"][8] == "within noise"
-    assert rows["cnn"][2:] == ["12.50 ± 0.71", "-19.00", "0.001", "208M", "25.9 ± 0.2", "-1.0", "same"]
+    assert rows["cnn"][2:] == ["12.80 ± 0.85", "-18.70", "0.003", "208M", "25.9 ± 0.2", "-1.0", "same"]
     assert rows["unnormalized"][2] == rows["unnormalized"][6] == "diverged"
     assert rows["unnormalized"][8] == "same"
     assert rows["lightconv"][2] == "40.00, failed: 1 of 2"
