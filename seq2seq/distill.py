@@ -93,7 +93,8 @@ def _run(options: argparse.Namespace, more: list[str], settings: list[str]) -> i
         raise UsageError(f"--output {prefix} is a folder; name a prefix of files, such as {prefix / 'distilled'}")
     for path in options.input:
         if not Path(path).is_file():
-            raise UsageError(f"--input {path} is not a regular file, and an interrupted command reads it again")
+            reason = "is not a regular file, and an interrupted command reads it again"
+            raise UsageError(f"--input {path} {reason if Path(path).exists() else 'does not exist'}")
     _check_settings(settings)
     # These import torch
     from seq2seq.checkpoint import read_description
@@ -159,9 +160,8 @@ def _require_own(note: Path, outputs: Sequence[Path], made_by: Mapping[str, Any]
     if before and before.keys() == made_by.keys():
         for key, value in made_by.items():
             if before[key] != value:
-                raise UsageError(
-                    f"{note}: an earlier command had other {key}; choose another --output, or remove {note.stem}.*"
-                )
+                files = " ".join(str(path) for path in (note, *outputs) if path.exists())
+                raise UsageError(f"{note}: an earlier command had other {key}; choose another --output, or rm {files}")
         return
     require_output(note, "--output", inputs=inputs)
     for path in (note, *outputs):
