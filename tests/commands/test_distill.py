@@ -137,7 +137,8 @@ def test_settings_train_a_student(ckpt, folder, calls, capsys):
         ("--output .", "--output . is a folder"),
         ("--output taken", "taken.en exists, and this command did not write it"),
         ("--output half", "half.2.jsonl exists, and this command did not write it"),
-        ("--input nowhere.de", "--input nowhere.de is not a regular file"),
+        ("--input nowhere.de", "--input nowhere.de does not exist"),
+        ("--input .", "--input . is not a regular file"),
     ],
 )
 def test_wrong_words_are_refused_before_any_translation(ckpt, folder, calls, capsys, words, message):
