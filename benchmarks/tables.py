@@ -182,7 +182,7 @@ def _between(interval: Iterable[float]) -> str:
 
 def scores(corpus: Corpus) -> str:
     """Write the table of a corpus: scores of each mixer, and its difference from the Transformer."""
-    against, same = leads(corpus), letters(corpus.groups())
+    against, same = leads(corpus), letters(estimates.fit(corpus.groups()))
     runs = corpus.comparable()
     tokenized = ["tokenized"] if "convention" in runs[BASELINE][0].results["test"] else []
     header = ["mixer", "seeds", "BLEU", "letters", *tokenized, "chrF", "validation perplexity"]
@@ -260,7 +260,7 @@ def answer() -> str:
     if any(lead.verdict == "differ" for lead in german.values()):
         raise ValueError("the fourth sentence of the README is not true: a lead into German is significant")
     for corpus in (FRENCH, TATOEBA):
-        if not all("a" in letters(corpus.groups())[name] for name in ("lightconv", "dynamicconv")):
+        if not all("a" in letters(estimates.fit(corpus.groups()))[name] for name in ("lightconv", "dynamicconv")):
             raise ValueError(f"the second sentence of the README is not true of {corpus.title}")
     pairs = [differences(corpus)["dynamicconv", "lightconv"].estimate.interval for corpus in (FRENCH, TATOEBA)]
     error = [(high - low) / 2 for low, high in pairs]
@@ -277,14 +277,14 @@ def answer() -> str:
         "Is it the convolution, or knowing relative positions? That is open, too: rotary and relative positions were "
         "trained on the German-English corpus only, and [the benchmark](docs/benchmark.md) that is to decide has not "
         "been run.",
-        f"On English-German captions these mixers lead the Transformer by "
+        "On English-German captions these mixers lead the Transformer by "
         f"{_range(lead.estimate.value for lead in german.values())} BLEU, which is not significant with one to three "
         f"seeds ([runs]({KEPT}/{GERMAN.folder})).",
         f"Not tried: models of more than {largest / 1e6:.0f} million parameters, training to convergence with several "
         "seeds, long text, a learning rate and dropout chosen for each mixer at these budgets.",
     ]
     rows = []
-    same = {corpus: letters(corpus.groups()) for corpus in (FRENCH, TATOEBA)}
+    same = {corpus: letters(estimates.fit(corpus.groups())) for corpus in (FRENCH, TATOEBA)}
     runs = {corpus: corpus.comparable() for corpus in (FRENCH, TATOEBA)}
     for name, kind in _KINDS.items():
         groups = [runs[corpus].get(name, []) for corpus in (FRENCH, TATOEBA)]
@@ -420,7 +420,7 @@ def leaderboard() -> str:
 def board(corpus: Corpus) -> str:
     """Write the table of a task."""
     scored = [_bleu(group) for group in listed(corpus)]
-    same = letters({group.label: group.by_seed("test", "bleu") for group in listed(corpus)})
+    same = letters(estimates.fit({group.label: group.by_seed("test", "bleu") for group in listed(corpus)}))
     rows = []
     for group in sorted(listed(corpus), key=lambda group: -statistics.fmean(_bleu(group))):
         bleu, seeds = _bleu(group), ", ".join(str(seed) for seed in group.by_seed("test", "bleu"))

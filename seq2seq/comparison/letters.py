@@ -5,28 +5,25 @@ from __future__ import annotations
 import itertools
 import statistics
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from seq2seq.comparison.estimates import LEVEL, fit, holm
+from seq2seq.comparison.estimates import LEVEL, ScoreModel, holm
 
 
-def letters(scores: Mapping[str, Mapping[int, float]]) -> dict[str, str]:
+def letters(model: ScoreModel | None) -> dict[str, str]:
     """Assign letters so that two groups share one unless their means differ significantly.
 
-    All pairs are compared by the t tests of `fit`, adjusted by `holm`.
-
-    Args:
-        scores: The scores of each group by seed; groups with a single score are tested, too.
+    All pairs of the fitted groups, also those with a single score, are compared by t tests adjusted by `holm`.
 
     Returns:
-        Letters by group, from `a` for the best mean; empty if no group has two different scores.
+        Letters by group, from `a` for the best mean; empty if there is no fit or a single group.
 
     Reference: Piepho 2004, An algorithm for a letter-based representation of all-pairwise comparisons.
     """
-    model = fit(scores)
-    pairs = list(itertools.combinations(scores, 2))
-    if not model or not pairs:
+    if not model or len(model.scores) < 2:
         return {}
+    scores = model.scores
+    pairs = list(itertools.combinations(scores, 2))
     tests = [model.difference(*pair).p_value for pair in pairs]
     differing = [pair for pair, p in zip(pairs, holm(tests), strict=True) if p < LEVEL]
     best = sorted(scores, key=lambda name: -statistics.fmean(scores[name].values()))

@@ -67,7 +67,7 @@ class Table:
     @functools.cached_property
     def letters(self) -> dict[str, str]:
         """The letters of the groups by label; groups that do not differ share a letter."""
-        return letters({group.label: group.by_seed(self.split, "bleu") for group in self.groups})
+        return letters(self.model)
 
 
 def markdown(table: Table) -> str:

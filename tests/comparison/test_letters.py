@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
+from seq2seq.comparison.estimates import fit
 from seq2seq.comparison.letters import _sets_without, letters
 
 
@@ -13,7 +14,7 @@ def test_groups_share_a_letter_unless_they_differ():
     scores = {"low": [10.0, 10.2, 10.4], "high": [10.8, 11.0, 11.2], "far": [20.0], "middle": [10.4, 10.6, 10.8]}
     # No group shares a seed with another one
     seeds = itertools.count()
-    assert letters({name: {next(seeds): score for score in each} for name, each in scores.items()}) == {
+    assert letters(fit({name: {next(seeds): score for score in each} for name, each in scores.items()})) == {
         "far": "a",
         "high": "b",
         "middle": "bc",
@@ -31,5 +32,5 @@ def test_letters_say_which_pairs_differ_and_nothing_else():
 
 
 def test_without_a_deviation_there_are_no_letters():
-    assert letters({"a": {1: 1.0}, "b": {1: 2.0}}) == {}
-    assert letters({"a": {1: 1.0, 2: 2.0}}) == {}
+    assert letters(fit({"a": {1: 1.0}, "b": {1: 2.0}})) == {}
+    assert letters(fit({"a": {1: 1.0, 2: 2.0}})) == {}
