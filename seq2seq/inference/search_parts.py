@@ -115,6 +115,7 @@ def make_parts(
     prefixes: Sequence[str] | None = None,
     phrases: Sequence[Sequence[str]] | None = None,
     whole: Collection[int] = (),
+    suppress: Collection[int] = (),
 ) -> list[Part]:
     """Return the parts of all lines, each with its prefix, its phrases, its terms and the seed of its samples.
 
@@ -124,9 +125,11 @@ def make_parts(
     Args:
         cutter: What has cut the lines.
         whole: Positions of the lines that `unplaceable` has found.
+        suppress: Tokens that are never generated; a term that has one is not required.
     """
     tokenizer, tags, note = cutter.tokenizer, cutter.translator.tags, cutter.note
     begins = _without_end(tokenizer, prefixes or ())
+    never = {tokenizer.unk_id, *suppress}
     parts: list[Part] = []
     for number, line in enumerate(lines):
         begin = begins[number] if begins else []
@@ -135,7 +138,7 @@ def make_parts(
         if number in whole and len(line.parts) > 1:
             reason = (
                 "it is translated in parts, among which its prefix or phrases cannot be placed: leave out "
-                "sentences=split, or split it by hand"
+                "sentences=split, or give its lines one by one"
             )
         elif any(tokenizer.unk_id in row for row in (begin, *wanted)):
             reason = "its beginning or a phrase has a character that the vocabulary lacks: leave it out"
@@ -161,7 +164,7 @@ def make_parts(
             asked: list[list[int]] = []
             for row in _without_end(tokenizer, [term.target for term in part.terms]):
                 required += len(row)
-                if row and tokenizer.unk_id not in row and row not in wanted and required < most:
+                if row and never.isdisjoint(row) and row not in wanted and required < most:
                     asked.append(row)
             # A shortlist knows the words of sources, and marks hold words of targets
             allowed = list(itertools.chain.from_iterable(asked)) if part.marked else []

@@ -285,7 +285,7 @@ class Translator:
         if len(book):
             find = functools.partial(self._with_terms, book, cutter.longest)
             cut = [line._replace(parts=list(map(find, line.parts))) for line in cut]
-        given: dict[str, Any] = {"prefixes": prefixes, "phrases": phrases, "whole": whole}
+        given: dict[str, Any] = {"prefixes": prefixes, "phrases": phrases, "whole": whole, "suppress": suppressed}
         parts = make_parts(cut, cutter, settings=settings, sampling=sampling, **given)
         found: dict[int, list[Hypothesis]] = {}
         left = Counter(part.line for part in parts)

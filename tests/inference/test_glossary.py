@@ -122,6 +122,13 @@ def test_terms_that_cannot_be_placed_are_left_out(translator):
     assert (found[0].text, found[0].score) == (plain[0][0].text, plain[0][0].score)
 
 
+def test_a_suppressed_term_leaves_the_others(translator):
+    (never,) = translator.tokenizer.tgt.encode("dog", out_type=str)[-1:]
+    terms = {"Hund": "dog", "kommt": "you"}
+    (found,) = translator.translate(["Der Hund kommt."], glossary=terms, suppress=[never], note=lambda note: None)
+    assert found[0].terms == (Term("Hund", "dog", False), Term("kommt", "you", True))
+
+
 def test_a_glossary_goes_with_a_search_of_one_group(ckpt, tmp_path):
     (tmp_path / "terms.tsv").write_text("Hund\tdog\n")
     loaded = Translator.load(ckpt, device="cpu", glossary=tmp_path / "terms.tsv")
