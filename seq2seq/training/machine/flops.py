@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -38,9 +38,10 @@ class TrainingFlops:
     """Compute the FLOPs of a training step over a batch (B, S, T): three times the matrix products of a forward pass.
 
     Counting one shape takes 0.1 s, and an epoch has a hundred shapes, which would be a tenth of a short training on a
-    CPU. But nearly every mixer's count is a polynomial of degree 2 in S and T and of degree 1 in B. Twelve counts of
-    tiny batches determine it exactly, and two larger batches check it. Before a longer batch is predicted, further
-    checks follow, each twice as long. If a check fails (windows, blocks), every new shape is counted.
+    CPU. But nearly every mixer's count is B times a polynomial of degree 2 in S and T. Six counts of tiny batches
+    determine it exactly, and two larger batches check it; six more counts add products without rows, such as of
+    positions and weights. Before a longer batch is predicted, further checks follow, each twice as long. If a check
+    fails (windows, blocks), every new shape is counted.
 
     Args:
         model: Without data, built under `seq2seq.network.build.on_meta_device`.
@@ -50,11 +51,14 @@ class TrainingFlops:
     def __init__(self, model: Seq2Seq, longest: int | None = None) -> None:
         self._model = model.eval()  # dropout is elementwise
         self._counted = cache(self._count)
-        # One table for one row, one for two; other numbers of rows are on the line through both.
-        self._differences = [_newton(lambda s, t, rows=rows: self._counted(rows, s, t)) for rows in (1, 2)]
         self._longest = longest
-        self.polynomial = all(self._holds(*check) for check in _OUTSIDE)
         self._checked = _OUTSIDE[-1]
+        # One table for one row, one for two; other numbers of rows are on the line through both.
+        one = _newton(lambda s, t: self._counted(1, s, t))
+        self._differences = [one, [2 * each for each in one]]
+        if not self._checks():
+            self._differences[1] = _newton(lambda s, t: self._counted(2, s, t))
+        self.polynomial = self._checks()
 
     def __call__(self, rows: int, src_len: int, tgt_len: int) -> int:
         """Return the FLOPs of a batch of `rows` pairs, padded to these lengths."""
@@ -67,6 +71,9 @@ class TrainingFlops:
         # The count is linear in rows, so two counts of this shape determine it.
         one, two = (self._counted(count, src_len, tgt_len) for count in (1, 2))
         return _TRAINING * (one + (rows - 1) * (two - one))
+
+    def _checks(self) -> bool:
+        return all(self._holds(*check) for check in _OUTSIDE)
 
     def _holds(self, rows: int, src_len: int, tgt_len: int) -> bool:
         src_len, tgt_len = (min(length, self._longest or length) for length in (src_len, tgt_len))
@@ -107,7 +114,7 @@ def _training_flops(text: str) -> TrainingFlops | None:
         return None
 
 
-def _newton(count: Callable[[int, int], int]) -> tuple[int, ...]:
+def _newton(count: Callable[[int, int], int]) -> list[int]:
     """Return the forward differences of `count` at (1, 1), by s, t, ss, st and tt; they are integers, so exact."""
     # The six points that determine a polynomial of degree 2 in S and T.
     base = count(1, 1)
@@ -116,10 +123,10 @@ def _newton(count: Callable[[int, int], int]) -> tuple[int, ...]:
     ss = count(3, 1)
     tt = count(1, 3)
     st = count(2, 2)
-    return base, s - base, t - base, ss - 2 * s + base, st - s - t + base, tt - 2 * t + base
+    return [base, s - base, t - base, ss - 2 * s + base, st - s - t + base, tt - 2 * t + base]
 
 
-def _newton_value(differences: tuple[int, ...], s: int, t: int) -> int:
+def _newton_value(differences: Sequence[int], s: int, t: int) -> int:
     """Evaluate Newton's forward-difference formula at offset (s, t) from (1, 1)."""
     base, by_s, by_t, by_ss, by_st, by_tt = differences
     return base + by_s * s + by_t * t + by_ss * (s * (s - 1) // 2) + by_st * s * t + by_tt * (t * (t - 1) // 2)
