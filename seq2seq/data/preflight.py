@@ -30,16 +30,16 @@ def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir:
     for part in parts:
         with naming(part.name):
             sample = validate_corpus(part.corpus, cache_dir=cache_dir)
-        try:
-            if tokenizer.patches:
-                encode_images(sample[0], tokenizer.patches)
-            # A context is refused later
-            elif tokenizer.factors and not data.context:
-                read_factors(sample[0], numbered(tokenizer.factors))
-            elif tokenizer.ready_models:
-                _refuse_swapped_models(tokenizer, sample)
-        except LineError as error:
-            raise ValueError(f"data.{part.corpus.splits[0]}: {error}") from None
+            try:
+                if tokenizer.patches:
+                    encode_images(sample[0], tokenizer.patches)
+                # A context is refused later
+                elif tokenizer.factors and not data.context:
+                    read_factors(sample[0], numbered(tokenizer.factors))
+                elif tokenizer.ready_models:
+                    _refuse_swapped_models(tokenizer, sample)
+            except LineError as error:
+                raise ValueError(f"data.{part.corpus.splits[0]}: {error}") from None
     return parts
 
 
