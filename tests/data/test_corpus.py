@@ -308,6 +308,13 @@ def test_missing_split_and_missing_hub_are_explained(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"wmt/wmt14 could not be loaded: Couldn't reach the hub.*data\.path"):
         load(options(tmp_path, path="wmt/wmt14", train="train"), tmp_path / "c")
 
+    def full(*args, **values):
+        raise datasets.exceptions.DatasetGenerationError("An error occurred") from MemoryError()
+
+    monkeypatch.setattr(datasets, "load_dataset", full)
+    with pytest.raises(MemoryError):
+        load(options(tmp_path, path="wmt/wmt14", train="train"), tmp_path / "c")
+
 
 def hub_settings() -> list[str]:
     """Names of data settings that are on the hub; phrasebook is embedded, and the others need files."""
