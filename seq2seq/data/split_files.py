@@ -136,7 +136,8 @@ def _prefix(path: Path, name: str, settings: CorpusSettings) -> Path:
     stem = uncompressed(path)
     if stem.suffix.lower() in ARCHIVES:
         raise ValueError(
-            f"{name}={path} is an archive: unpack it, and name its files ({', '.join(COMPRESSIONS)} are read as they are)"
+            f"{name}={path} is an archive: unpack it, and name its files "
+            f"({', '.join(COMPRESSIONS)} are read as they are)"
         )
     for language in (settings.src, settings.tgt):
         if stem.name.endswith(f".{language}") and stem.name != f".{language}":

@@ -196,7 +196,7 @@ def _syntax(word: str, error: Exception) -> str:
 
 
 def _wrong_change(override: Override, word: str) -> str:
-    """Explain a setting that may not be deleted, and a choice of a file that is written in another way; else return ""."""
+    """Explain a setting that may not be deleted, or a choice of a file written otherwise; else return ""."""
     key = _key(word)
     place, _, value = word.partition("=")
     group = _GROUPS.get(key.replace("/", "."))
