@@ -8,7 +8,6 @@ from pathlib import Path
 
 from seq2seq.options.command_line import (
     Parser,
-    UsageError,
     exit_status,
     nonempty,
     positive,
@@ -66,7 +65,7 @@ def _run(options: argparse.Namespace) -> int:
     paths = [checkpoint_file(path) for path in paths]
     files = [path.resolve() for path in paths]
     if twice := [path for path, file in zip(paths, files, strict=True) if files.count(file) > 1]:
-        raise UsageError(f"{twice[-1]} is named twice; name each checkpoint once")
+        raise ValueError(f"{twice[-1]} is named twice; name each checkpoint once")
     require_output(out, "--out", inputs=paths)
     checkpoint.save(out, average(paths))
     print(f"the mean of {', '.join(str(path) for path in paths)}")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from seq2seq.options.command_line import (
     Parser,
-    UsageError,
     exit_status,
     nonempty,
     require_new_checkpoint,
@@ -62,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
     """Convert the model, and print what it translates and how to use it."""
     model = Path(options.model)
     if not model.exists():
-        raise UsageError(f"{model}: no such folder; name the folder of a downloaded model")
+        raise ValueError(f"{model}: no such folder; name the folder of a downloaded model")
     folder = model if model.is_dir() else model.parent
     out = Path(options.out)
     if out.suffix != WEIGHTS.suffix:

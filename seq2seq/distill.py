@@ -18,7 +18,6 @@ from seq2seq.data.text_files import open_text
 from seq2seq.inference.partial_output import identity
 from seq2seq.options.command_line import (
     Parser,
-    UsageError,
     exit_status,
     nonempty,
     require_output,
@@ -90,11 +89,11 @@ def _run(options: argparse.Namespace, more: list[str], settings: list[str]) -> i
     """Translate each input, write the corpus, and train the student if settings are given."""
     prefix = Path(options.output)
     if prefix.is_dir():
-        raise UsageError(f"--output {prefix} is a folder; name a prefix of files, such as {prefix / 'distilled'}")
+        raise ValueError(f"--output {prefix} is a folder; name a prefix of files, such as {prefix / 'distilled'}")
     for path in options.input:
         if not Path(path).is_file():
             reason = "is not a regular file, and an interrupted command reads it again"
-            raise UsageError(f"--input {path} {reason if Path(path).exists() else 'does not exist'}")
+            raise ValueError(f"--input {path} {reason if Path(path).exists() else 'does not exist'}")
     _check_settings(settings)
     # These import torch
     from seq2seq.checkpoint import read_description
@@ -104,7 +103,7 @@ def _run(options: argparse.Namespace, more: list[str], settings: list[str]) -> i
     meta = read_description(teacher)
     languages = {"src": options.src_lang or str(meta["src_lang"]), "tgt": options.tgt_lang or str(meta["tgt_lang"])}
     if not all(re.fullmatch(r"[\w-]+", language) for language in languages.values()):
-        raise UsageError(f"--ckpt {teacher} translates {' to '.join(languages.values())}, which cannot name files")
+        raise ValueError(f"--ckpt {teacher} translates {' to '.join(languages.values())}, which cannot name files")
     several = {
         "--n-best": options.n_best or options.samples,
         "--samples": options.samples,
@@ -141,7 +140,7 @@ def _check_settings(settings: Sequence[str]) -> None:
         return
     for key in ("data", "data.train"):
         if _sets(settings, key):
-            raise UsageError(f"{key}=... is what this command writes: leave it out, or add text by data.corpora")
+            raise ValueError(f"{key}=... is what this command writes: leave it out, or add text by data.corpora")
     # Imports Hydra
     from seq2seq.settings.compose import resolved_settings
 
@@ -155,18 +154,18 @@ def _words(options: Mapping[str, Any]) -> list[str]:
 
 
 def _require_own(note: Path, outputs: Sequence[Path], made_by: Mapping[str, Any], inputs: Sequence[str]) -> None:
-    """Raise UsageError if the output belongs to another command, or to someone's corpus."""
+    """Raise ValueError if the output belongs to another command, or to someone's corpus."""
     before = read_json_or_none(note)
     if before and before.keys() == made_by.keys():
         for key, value in made_by.items():
             if before[key] != value:
                 files = " ".join(str(path) for path in (note, *outputs) if path.exists())
-                raise UsageError(f"{note}: an earlier command had other {key}; choose another --output, or rm {files}")
+                raise ValueError(f"{note}: an earlier command had other {key}; choose another --output, or rm {files}")
         return
     require_output(note, "--output", inputs=inputs)
     for path in (note, *outputs):
         if path.exists():
-            raise UsageError(f"--output: {path} exists, and this command did not write it; choose another prefix")
+            raise ValueError(f"--output: {path} exists, and this command did not write it; choose another prefix")
 
 
 def _translate(words: Sequence[str], output: Path) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seq2seq.inference.export.layouts import LAYOUTS, foreign_part
-from seq2seq.options.command_line import Parser, UsageError, exit_status, nonempty, require_folder, run_command, warn
+from seq2seq.options.command_line import Parser, exit_status, nonempty, require_folder, run_command, warn
 from seq2seq.system.cores import Cores
 from seq2seq.system.stdio import print_error
 
@@ -54,9 +54,9 @@ def _run(options: argparse.Namespace) -> int:
     out = require_folder(Path(options.out))
     # The folder is replaced as a whole, and the shell would be left in the old one
     if Path.cwd().is_relative_to(out.resolve()):
-        raise UsageError(f"--out {out}: this command runs within that folder, which cannot be replaced; name another")
+        raise ValueError(f"--out {out}: this command runs within that folder, which cannot be replaced; name another")
     if out.is_dir() and (reason := foreign_part(out, LAYOUTS[options.format])):
-        raise UsageError(f"--out {out}: {reason}; choose another folder, or empty it first")
+        raise ValueError(f"--out {out}: {reason}; choose another folder, or empty it first")
     import torch
 
     from seq2seq.inference.export.agreement import SENTENCES

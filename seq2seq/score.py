@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from seq2seq.options.command_line import (
     Parser,
-    UsageError,
     exit_status,
     fail,
     nonempty,
@@ -151,7 +150,7 @@ def _force(options: argparse.Namespace) -> int:
 
     sources, targets = (read_text(path, warn=warn) for path in options.forced_decoding)
     if len(sources) != len(targets):
-        raise UsageError(
+        raise ValueError(
             f"{options.forced_decoding[0]} has {len(sources):,} lines and {options.forced_decoding[1]} {len(targets):,}"
         )
     translator = load_translator(options)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from seq2seq.inference.service.settings import ServiceSettings
-from seq2seq.options.command_line import Parser, UsageError, exit_status, fail, nonempty, option_name, run_command
+from seq2seq.options.command_line import Parser, exit_status, fail, nonempty, option_name, run_command
 from seq2seq.options.translation import add_model_options, load_translator, value_of
 from seq2seq.settings.declare import keys
 from seq2seq.system.cores import Cores
@@ -58,11 +58,11 @@ def _named(options: argparse.Namespace) -> dict[str, str]:
         if not equals or not name or "/" in name or os.path.lexists(given):
             name, path = os.path.basename(os.path.abspath(given)).removesuffix(".safetensors"), given
         if name in paths:
-            raise UsageError(f"--ckpt {given}: there is a model '{name}' already; name one by --ckpt NAME=FILE")
+            raise ValueError(f"--ckpt {given}: there is a model '{name}' already; name one by --ckpt NAME=FILE")
         paths[name] = path
     for option in ("ensemble", "shortlist", "glossary", "src_lang", "tgt_lang"):
         if len(paths) > 1 and getattr(options, option):
-            raise UsageError(f"{option_name(option)} goes with one model; leave it out, or start a service for each")
+            raise ValueError(f"{option_name(option)} goes with one model; leave it out, or start a service for each")
     return paths
 
 

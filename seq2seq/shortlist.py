@@ -9,7 +9,6 @@ from pathlib import Path
 
 from seq2seq.options.command_line import (
     Parser,
-    UsageError,
     exit_status,
     nonempty,
     require_output,
@@ -55,17 +54,17 @@ def _run(options: argparse.Namespace) -> int:
     out = Path(options.out)
     require_output(out, "--out", inputs=[options.ckpt, options.src, options.tgt])
     if os.path.realpath(options.src) == os.path.realpath(options.tgt):
-        raise UsageError("--src and --tgt are the same file; name the two sides of a corpus")
+        raise ValueError("--src and --tgt are the same file; name the two sides of a corpus")
     for option, path in (("--src", Path(options.src)), ("--tgt", Path(options.tgt))):
         if path.exists() and not path.is_file():
-            raise UsageError(f"{option} {path} is not a regular file, and each iteration reads it again; name a file")
+            raise ValueError(f"{option} {path} is not a regular file, and each iteration reads it again; name a file")
     # These import torch, so they come after the checks of the options
     from seq2seq.inference.lexical_shortlist import is_shortlist, make_shortlist
     from seq2seq.inference.model_files import load_tokenizer, locate
     from seq2seq.runs.folder import translate_command
 
     if out.is_file() and not is_shortlist(out):
-        raise UsageError(f"--out {out} exists and is not a shortlist; choose another file, or remove it first")
+        raise ValueError(f"--out {out} exists and is not a shortlist; choose another file, or remove it first")
     how = {name: getattr(options, name) for name in ("best", "frequent", "iterations")}
 
     def progress(done: int, entries: int) -> None:

@@ -21,7 +21,6 @@ from seq2seq.inference.mbr import UTILITIES
 from seq2seq.inference.partial_output import PartialOutput, identity, resumable_file
 from seq2seq.options.command_line import (
     Parser,
-    UsageError,
     exit_status,
     fail,
     nonempty,
@@ -115,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         beam = min(groups * math.ceil(options.n_best / groups), search_range("beam_size")[1])
         own = SearchSettings(beam_size=beam, beam_groups=groups if beam % groups == 0 else 1)
         _, options.sampling = search_of(options, own)
-    except UsageError as error:
+    except ValueError as error:
         parser.error(str(error))
     if options.document:
         if not options.output:
@@ -148,7 +147,7 @@ def _run(options: argparse.Namespace) -> int:
             # Bytes, because text mode ends lines at \r, too
             source: Stream = standard_input()
         elif Path(options.input).is_dir():
-            raise UsageError(f"{options.input} is a directory; name a file with --input")
+            raise ValueError(f"{options.input} is a directory; name a file with --input")
         else:
             source = stack.enter_context(open(options.input, "rb"))
         _check_outputs(options, _descriptor(source))
@@ -201,7 +200,7 @@ def _run_document(options: argparse.Namespace) -> int:
     source, output = Path(options.document), Path(options.output)
     translate_format = DOCUMENTS.get(source.suffix.lower())
     if translate_format is None:
-        raise UsageError(f"--document {source}: known are {', '.join(DOCUMENTS)}; --input translates plain text")
+        raise ValueError(f"--document {source}: known are {', '.join(DOCUMENTS)}; --input translates plain text")
     _check_outputs(options, source)
     data = read_file(source)
     translator = load_translator(options)
@@ -228,7 +227,7 @@ def _run_document(options: argparse.Namespace) -> int:
     try:
         translated = translate_format(data, translate, translator.tgt_lang)
     except ValueError as error:
-        raise UsageError(f"--document {source}: {error}") from error
+        raise ValueError(f"--document {source}: {error}") from error
     with atomic_text(output) as sink:
         sink.write(translated)
     if options.glossary:
@@ -239,7 +238,7 @@ def _run_document(options: argparse.Namespace) -> int:
 
 
 def _check_outputs(options: argparse.Namespace, source: Path | int | None) -> None:
-    """Raise UsageError for outputs that cannot be written, or that would replace an input or each other."""
+    """Raise ValueError for outputs that cannot be written, or that would replace an input or each other."""
     read = [source, options.prefixes, options.phrases, options.shortlist, options.glossary]
     inputs = [file for file in read if file is not None]
     for name in ("output", "alignments"):
@@ -256,7 +255,7 @@ def _check_outputs(options: argparse.Namespace, source: Path | int | None) -> No
     if options.output is None or written_directly(options.output):
         return
     if os.path.realpath(options.alignments) == os.path.realpath(options.output):
-        raise UsageError(f"--alignments {Path(options.alignments)} is the output; choose another file")
+        raise ValueError(f"--alignments {Path(options.alignments)} is the output; choose another file")
 
 
 def _descriptor(stream: Any) -> int | None:
@@ -268,13 +267,13 @@ def _descriptor(stream: Any) -> int | None:
 
 
 def _check_counts(options: argparse.Namespace, source: Stream, line_files: Mapping[str, Stream]) -> None:
-    """Raise UsageError for files that do not have as many lines as the input, where both can be counted."""
+    """Raise ValueError for files that do not have as many lines as the input, where both can be counted."""
     for name, stream in line_files.items():
         found = _lines_of(stream)
         wanted = None if found is None else _lines_of(source)
         if wanted is not None and found != wanted:
             path = getattr(options, name)
-            raise UsageError(f"--{name} {path} has {found:,} lines, and the input {wanted:,}; it needs one for each")
+            raise ValueError(f"--{name} {path} has {found:,} lines, and the input {wanted:,}; it needs one for each")
 
 
 def _lines_of(stream: Stream) -> int | None:
@@ -286,10 +285,10 @@ def _lines_of(stream: Stream) -> int | None:
 
 
 def _check_model(options: argparse.Namespace, translator: Translator) -> None:
-    """Raise UsageError for options that the model cannot serve, and for outputs that would replace a corpus."""
+    """Raise ValueError for options that the model cannot serve, and for outputs that would replace a corpus."""
     asked = [f"--{name}" for name in ("alignments", "align", "pieces") if getattr(options, name)]
     if asked and not translator.can_force:
-        raise UsageError(
+        raise ValueError(
             f"{asked[0]} needs a model that reads whole translations, and ONNX graphs only decode step by step; "
             f"name the checkpoint, or leave out {asked[0]}"
         )

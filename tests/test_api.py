@@ -77,6 +77,9 @@ def test_a_run(overrides):
             Run.train([*overrides, wrong])
     with pytest.raises(ValueError, match="nowhere"):
         Run("nowhere")
+    for method in (Run.train, Run.lightning):
+        with pytest.raises(ValueError, match="overrides is the str 'mixer=gru'"):
+            method("mixer=gru")
 
 
 def test_a_trainer_of_the_users_own(overrides, tmp_path):

@@ -17,7 +17,7 @@ from seq2seq.data.cleaning import shorten
 from seq2seq.inference.translator import Translator
 from seq2seq.network.build import build_model
 from seq2seq.network.model import Seq2Seq
-from seq2seq.options.command_line import UsageError, require_folder
+from seq2seq.options.command_line import require_folder
 from seq2seq.runs.folder import RunFolder
 from seq2seq.settings.classes import packages_of
 from seq2seq.settings.declare import read_section
@@ -66,7 +66,7 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
         seed: Seed of the weights and of the pair.
 
     Raises:
-        UsageError: The settings name no preset, or the folder cannot be written.
+        ValueError: The settings name no preset, or the folder cannot be written.
         ValueError: The settings are wrong.
     """
     # A checkpoint needs no Hydra
@@ -76,9 +76,9 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
     # Checked before Hydra composes, for a message with a remedy
     values = {key: value for key, _, value in (word.partition("=") for word in overrides)}
     if "mixer" not in values:
-        raise UsageError("name a preset: mixer=<name>, e.g. mixer=dynamicconv")
+        raise ValueError("name a preset: mixer=<name>, e.g. mixer=dynamicconv")
     if "seed" in values:
-        raise UsageError(f"seed={values['seed']} is a setting of a training; here it is --seed {values['seed']}")
+        raise ValueError(f"seed={values['seed']} is a setting of a training; here it is --seed {values['seed']}")
     name = values["mixer"]
     if "hydra.searchpath" not in values:  # a search path may have further presets
         require_known(name, presets(), "mixer")
@@ -135,7 +135,7 @@ def of_checkpoint(
         seed: Seed of torch's random numbers.
 
     Raises:
-        UsageError: There is no such file, the folder cannot be written, or a sentence is too long for the model.
+        ValueError: There is no such file, the folder cannot be written, or a sentence is too long for the model.
     """
     require_matplotlib("a report")
     path = checkpoint_file(path)
@@ -177,7 +177,7 @@ def of_checkpoint(
 
 def _require_short(what: str, ids: Sequence[int], most: int) -> None:
     if len(ids) > most:
-        raise UsageError(f"{what} has {len(ids):,} pieces, the most are {most:,}; shorten it")
+        raise ValueError(f"{what} has {len(ids):,} pieces, the most are {most:,}; shorten it")
 
 
 def _patches(grid: PatchGrid) -> list[str]:

@@ -35,13 +35,18 @@ def read_factors(lines: Sequence[str], factors: Numbers) -> tuple[list[str], lis
     """Return the text of each line, and the code of each character and of the end; a space has its next word's.
 
     Raises:
-        LineError: A word has an unknown value; the error names the first such line.
+        LineError: A word has an unknown value or too many; the error names the first such line.
     """
     codes = []
     for position, line in enumerate(lines):
         codes.append([])
         for space, word, written in _WORD.findall(line):
             code, values = 0, written.rstrip(FACTOR).split(FACTOR)[1:]
+            if len(values) > len(factors):
+                reason = f"the word {shown(word + written)} has {len(values)} factors"
+                raise LineError(
+                    position, line, f"{reason}, and tokenizer.factors {len(factors)} ({', '.join(factors)})"
+                )
             # From the last value, the most significant digit
             for value, known in list[Any](zip_longest(values, factors.values(), fillvalue=""))[::-1]:
                 if value not in known:

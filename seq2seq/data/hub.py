@@ -22,7 +22,7 @@ from seq2seq.data.tmx import tmx_pairs
 from seq2seq.settings.data import CorpusSettings
 from seq2seq.settings.dicts import leaves
 from seq2seq.settings.values import shown
-from seq2seq.system.errors import first_line, full_disk
+from seq2seq.system.errors import first_line, machine_fault
 from seq2seq.system.files import scratch_folder, uncompressed
 
 if TYPE_CHECKING:
@@ -340,8 +340,8 @@ def _one_error(name: str, *, remote: bool) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # errors of the files, Arrow, the network or the hub: there are dozens
-        # A full disk is not a fault of the corpus
-        if fault := full_disk(error):
+        # A full disk or memory is not a fault of the corpus
+        if fault := machine_fault(error):
             raise fault from error
         hint = (
             "; a copy on this machine works too: data.path=<folder>, or data=files (data/README.md)" if remote else ""

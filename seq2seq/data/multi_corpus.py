@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Settings of an entry that locate its text. An entry with `train` inherits none of them.
 _PLACE = ("train", "valid", "test", "path", "config", "data_dir", "revision", "languages", "columns", "format")
 _KEYS = (*_PLACE, "src", "tgt", "clean", "limit", "weight", "tag")
+# A setting of the section, in a message, that an entry has too.
+_SETTING = re.compile(rf"(?<![\w./-])data\.({'|'.join(_KEYS)})\b")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,14 +64,16 @@ class NamedCorpus:
 
 @contextlib.contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Put the name of an entry of `data.corpora` before the message of a ValueError raised in this block."""
+    """Name an entry of `data.corpora` and its settings in the message of a ValueError raised in this block."""
     try:
         yield
     except ValueError as error:
         # These two names stand for the section itself
         if name in ("train", "data"):
             raise
-        raise ValueError(f"data.corpora.{name}: {error}") from error
+        entry = f"data.corpora.{name}"
+        message = _SETTING.sub(lambda setting: f"{entry}.{setting[1]}", str(error))
+        raise ValueError(message if f"{entry}." in message else f"{entry}: {message}") from error
 
 
 def parts_of(data: DataSettings) -> list[NamedCorpus]:

@@ -16,7 +16,7 @@ from seq2seq.data.text_checks import refuse_swapped, warn_of_tokens
 from seq2seq.data.text_files import warn_once
 from seq2seq.images.lines import encode_images
 from seq2seq.settings.data import SPLITS, CorpusSettings, DataSettings
-from seq2seq.settings.tokenizer import TokenizerSettings
+from seq2seq.settings.tokenizer import FACTOR, TokenizerSettings
 from seq2seq.system.errors import LineError
 
 
@@ -30,16 +30,17 @@ def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir:
     for part in parts:
         with naming(part.name):
             sample = validate_corpus(part.corpus, cache_dir=cache_dir)
-        try:
-            if tokenizer.patches:
-                encode_images(sample[0], tokenizer.patches)
-            # A context is refused later
-            elif tokenizer.factors and not data.context:
-                read_factors(sample[0], numbered(tokenizer.factors))
-            elif tokenizer.ready_models:
-                _refuse_swapped_models(tokenizer, sample)
-        except LineError as error:
-            raise ValueError(f"data.{part.corpus.splits[0]}: {error}") from None
+            _warn_of_factors(tokenizer, sample[0], f"data.{part.corpus.splits[0]}")
+            try:
+                if tokenizer.patches:
+                    encode_images(sample[0], tokenizer.patches)
+                # A context is refused later
+                elif tokenizer.factors and not data.context:
+                    read_factors(sample[0], numbered(tokenizer.factors))
+                elif tokenizer.ready_models:
+                    _refuse_swapped_models(tokenizer, sample)
+            except LineError as error:
+                raise ValueError(f"data.{part.corpus.splits[0]}: {error}") from None
     return parts
 
 
@@ -106,6 +107,18 @@ def _check_languages(settings: CorpusSettings) -> None:
         # Data sets of conf/data list their languages
         if settings.languages and language not in settings.languages:
             raise ValueError(f"this corpus has no language column {language!r}; it has {', '.join(settings.languages)}")
+
+
+def _warn_of_factors(settings: TokenizerSettings, sources: list[str], name: str) -> None:
+    """Warn of a sample without the factors of the settings, and of one with factors that the settings lack."""
+    share = sum(FACTOR in line for line in sources) / max(1, len(sources))
+    if settings.factors and sources and not share:
+        warn_once(
+            f"{name}: the first {len(sources):,} sources have no factors ({FACTOR}), and tokenizer.factors is set"
+        )
+    # Text without factors hardly has this sign
+    if not settings.factors and share > 0.5:
+        warn_once(f"{name}: the sources have factors ({FACTOR}), which are read as text: set tokenizer.factors")
 
 
 def _refuse_swapped_models(settings: TokenizerSettings, sample: Pairs) -> None:

@@ -24,7 +24,7 @@ from seq2seq.data.extension import extend_tokenizer
 from seq2seq.data.factors import without_factors
 from seq2seq.data.fingerprints import TEXT_VERSION
 from seq2seq.data.line_statistics import LineStatistics, warn_of_other_lines
-from seq2seq.data.multi_corpus import Mixture, NamedCorpus
+from seq2seq.data.multi_corpus import Mixture, NamedCorpus, naming
 from seq2seq.data.overlap import warn_of_trained_pairs
 from seq2seq.data.pace import Pace
 from seq2seq.data.plan import DataPlan
@@ -190,10 +190,6 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
     folders: dict[str, Path] = {}
     for part, corpus in zip(plan.parts, loaded, strict=True):
         folders[_label("text", part, plan)] = corpus.folder
-        if "train" in corpus.splits:
-            # Checked again: a remote corpus could not be read before
-            head = corpus.splits["train"][:1000]
-            refuse_swapped((head["src"], head["tgt"]), src=part.corpus.src, tgt=part.corpus.tgt)
     warn_of_trained_pairs(plan, loaded)
     texts: list[Text] = [(each.fingerprint, partial(each.blocks, "train")) for each in loaded if "train" in each.splits]
     if plan.stream:
@@ -232,7 +228,12 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
 
 def _load_part(part: NamedCorpus, plan: DataPlan) -> Corpus:
     """Load the corpus of a part, with at most `data.limit` training pairs."""
-    corpus = load_corpus(part.corpus, cache_dir=plan.cache_dir)
+    with naming(part.name):
+        corpus = load_corpus(part.corpus, cache_dir=plan.cache_dir)
+        if "train" in corpus.splits:
+            # Checked again: a remote corpus could not be read before
+            head = corpus.splits["train"][:1000]
+            refuse_swapped((head["src"], head["tgt"]), src=part.corpus.src, tgt=part.corpus.tgt)
     name = part.name if len(plan.parts) > 1 else "the corpus"
     for split, count in corpus.trained.items():
         # `validate_corpus` has warned of data.valid=data.train

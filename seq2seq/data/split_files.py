@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.settings.data import CorpusSettings
-from seq2seq.system.files import COMPRESSIONS, compression, uncompressed
+from seq2seq.system.files import ARCHIVES, COMPRESSIONS, compression, uncompressed
 from seq2seq.system.resources import data_dir
 
 TABULAR = {
@@ -134,6 +134,11 @@ def _prefix(path: Path, name: str, settings: CorpusSettings) -> Path:
     if not path.is_file() or any(path.parent.glob(f"{glob.escape(path.name)}.{settings.src}*")):
         return path
     stem = uncompressed(path)
+    if stem.suffix.lower() in ARCHIVES:
+        raise ValueError(
+            f"{name}={path} is an archive: unpack it, and name its files "
+            f"({', '.join(COMPRESSIONS)} are read as they are)"
+        )
     for language in (settings.src, settings.tgt):
         if stem.name.endswith(f".{language}") and stem.name != f".{language}":
             return stem.with_name(stem.name.removesuffix(f".{language}"))
@@ -156,6 +161,12 @@ def _by_language(prefix: Path, language: str, name: str, *, named: Path) -> str:
     if found:
         order = [compression(named)] * (named != prefix) + ["", *COMPRESSIONS]
         return str(min(found, key=lambda path: order.index(compression(path))))
+    if prefix.is_dir():
+        inside = ", ".join(sorted(path.name for path in prefix.iterdir())[:8])
+        raise ValueError(
+            f"{name}={prefix} is a folder ({inside or 'empty'}): name what two files of it begin with, as in "
+            f"{name}={prefix}/train, or a file with both sides"
+        )
     near = sorted(path.name for path in prefix.parent.glob(f"{glob.escape(prefix.name)}.*"))[:8]
     hint = f"there are {', '.join(near)}" if near else f"no file there begins with {prefix.name}."
     raise ValueError(

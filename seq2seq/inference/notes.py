@@ -9,6 +9,8 @@ from typing import NamedTuple
 _SAID = {
     "beyond": "has more sentences or pieces than most training lines (sentences=auto cuts such lines)",
     "long": "is longer than any training line",
+    "bare": "has no factors, with which the model was trained",
+    "marked": "has the sign ￨ of factors, which the model reads as text",
     "limit": "has a translation that the limit of its length ended (max_len_ratio, max_len_extra)",
     "unread": "has a part that hardly any word of the translation reads",
     "whole": "has several sentences translated as one, since a prefix or phrases cannot be placed among them",
@@ -40,6 +42,11 @@ class Note(NamedTuple):
     def cut(cls, position: int, pieces: int, kept: int) -> Note:
         """Return the note about a line of which only the first pieces are translated."""
         return cls(position, "cut", f"is cut: {pieces:,} pieces, the first {kept:,} are translated")
+
+    @classmethod
+    def of_kind(cls, position: int, kind: str) -> Note:
+        """Return a note that says what the report of its kind says."""
+        return cls(position, kind, _SAID[kind])
 
     def __str__(self) -> str:
         return self.text

@@ -20,6 +20,7 @@ from seq2seq.inference.encoding import begins_word, encode_pieces, longest_part,
 from seq2seq.inference.glossary import Term
 from seq2seq.inference.limits import MOST_PARTS, SENTENCES
 from seq2seq.inference.notes import Note
+from seq2seq.settings.tokenizer import FACTOR
 from seq2seq.system.errors import LineError
 
 if TYPE_CHECKING:
@@ -109,9 +110,13 @@ class LineCutter:
             found = encode_pieces(self.tokenizer, lines, note=self.note)
             return [SourceLine([SourcePart(row, "")] if row else []) for row in found]
         rows = [LINE_BREAKS.split(unmarked(whole_characters(line))) for line in lines]
-        for i, line in enumerate(lines if self.tokenizer.factors else ()):
+        factors = self.tokenizer.factors
+        for i, line in enumerate(lines):
+            if not is_blank(line) and (FACTOR in line) != bool(factors):
+                self.note(Note.of_kind(i, "bare" if factors else "marked"))
+        for i, line in enumerate(lines if factors else ()):
             try:
-                read_factors([line], self.tokenizer.factors)
+                read_factors([line], factors)
             except LineError as error:
                 self.note(Note.failed(i, error.reason))
                 rows[i] = [""]

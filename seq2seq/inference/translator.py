@@ -52,7 +52,7 @@ from seq2seq.search.graphs import choose_graphs
 from seq2seq.search.running import Source
 from seq2seq.settings.declare import keys
 from seq2seq.settings.search import SamplingSettings, SearchSettings, chosen_search
-from seq2seq.settings.values import shown, suggestion
+from seq2seq.settings.values import require_list, suggestion
 from seq2seq.system.errors import first_line
 
 log = logging.getLogger(__name__)
@@ -549,8 +549,7 @@ def _require_lists(given: dict[str, Any]) -> None:
     """Raise ValueError for a text in place of a list of texts, and for lists that do not have an entry per line."""
     rows = {f"phrases[{number}]": each for number, each in enumerate(given["phrases"] or ())}
     for name, value in (given | rows).items():
-        if isinstance(value, str):
-            raise ValueError(f"{name} is the str '{shown(value)}', whose characters would be the entries; give a list")
+        require_list(value, name)
     lines = len(given["lines"])
     for name in ("prefixes", "phrases"):
         if given[name] is not None and len(given[name]) != lines:

@@ -23,10 +23,6 @@ from seq2seq.system.stdio import fill_closed_descriptors, print_error, whole_out
 _MODULE = "python -m seq2seq."
 
 
-class UsageError(ValueError):
-    """Error in the use of a command; the message, one line, names the remedy."""
-
-
 def warn(message: str) -> None:
     """Print a warning, one line, on standard error."""
     print_error(f"warning: {message}")
@@ -150,7 +146,7 @@ def require_folder(folder: Path, option: str = "--out", *, files: Sequence[str] 
     """
     there = [name for name in files if (folder / name).exists()]
     if there and len(there) < len(files):
-        raise UsageError(
+        raise ValueError(
             f"{option} {folder}: has a file {there[0]} that is not an output of this command; choose another folder"
         )
     require_creatable(folder, option)
@@ -158,18 +154,18 @@ def require_folder(folder: Path, option: str = "--out", *, files: Sequence[str] 
 
 
 def require_new_checkpoint(out: Path) -> None:
-    """Raise UsageError if --out is a checkpoint that a run wrote and may need, or a file of another kind."""
+    """Raise ValueError if --out is a checkpoint that a run wrote and may need, or a file of another kind."""
     # These import torch
     from seq2seq import checkpoint
     from seq2seq.runs.averaging import is_from_training
 
     if is_from_training(out):
-        raise UsageError(f"--out {out} is a checkpoint of a run; choose another file")
+        raise ValueError(f"--out {out} is a checkpoint of a run; choose another file")
     if out.is_file():
         try:
             checkpoint.read_description(out)
         except ValueError:
-            raise UsageError(
+            raise ValueError(
                 f"--out {out} exists and is not a checkpoint; choose another file, or remove it first"
             ) from None
 
@@ -185,9 +181,9 @@ def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int
         ValueError: The file cannot be written, or is an input.
     """
     if path.is_dir() or not path.absolute().parent.is_dir():
-        raise UsageError(f"{option} {path}: is a directory" if path.is_dir() else f"{option} {path}: no such folder")
+        raise ValueError(f"{option} {path}: is a directory" if path.is_dir() else f"{option} {path}: no such folder")
     if path.is_file() and any(_same_file(path, other) for other in inputs):
-        raise UsageError(f"{option} {path} is the {what}; choose another file")
+        raise ValueError(f"{option} {path} is the {what}; choose another file")
     # Other files are written next to `path` first
     if not written_directly(path):
         require_creatable(Path(os.path.realpath(path)).parent, option)
@@ -197,10 +193,10 @@ def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
     """Check that a file can be written, and that it would replace only text outside of runs and checkpoints.
 
     Raises:
-        UsageError: The file cannot be written, or must not be replaced.
+        ValueError: The file cannot be written, or must not be replaced.
     """
     if path.suffix.lower() in ARCHIVES:
-        raise UsageError(
+        raise ValueError(
             f"{option} {path}: {path.suffix} is not written; choose {', '.join(COMPRESSIONS)}, or plain text"
         )
     # If `ckpt` is a folder, its files are inputs
@@ -211,22 +207,22 @@ def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
     if not final.is_file():
         return
     if any((folder / "config.yaml").is_file() and (folder / "checkpoints").is_dir() for folder in final.parents[:2]):
-        raise UsageError(f"{option} {path} is a file of a run; choose another file, or remove it first")
+        raise ValueError(f"{option} {path} is a file of a run; choose another file, or remove it first")
     if is_model_file(final):
-        raise UsageError(f"{option} {path} is a checkpoint; choose another file")
+        raise ValueError(f"{option} {path} is a checkpoint; choose another file")
     with final.open("rb") as file:
         is_text = compression(final) or b"\0" not in file.read(1 << 16)
     if not is_text:
-        raise UsageError(f"{option} {path} exists and is not text; choose another file, or remove it first")
+        raise ValueError(f"{option} {path} exists and is not text; choose another file, or remove it first")
 
 
 def require_no_corpus(path: Path, option: str, languages: Sequence[str]) -> None:
-    """Raise UsageError for an existing side of a parallel corpus, such as test.en if test.de exists, too."""
+    """Raise ValueError for an existing side of a parallel corpus, such as test.en if test.de exists, too."""
     plain = uncompressed(path)
     sides = [path.with_name(path.name.replace(plain.name, f"{plain.stem}.{language}")) for language in languages]
     other = next((side for side in sides if side != path and side.is_file()), None)
     if path.is_file() and path in sides and other:
-        raise UsageError(f"{option} {path} exists, as a side of a corpus with {other.name}; remove it first")
+        raise ValueError(f"{option} {path} exists, as a side of a corpus with {other.name}; remove it first")
 
 
 def _same_file(path: Path, other: str | Path | int) -> bool:

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, LONGEST_SOURCE, MOST_SOURCE, MOST_THREADS, SENTENCES
-from seq2seq.options.command_line import UsageError, nonempty, number, option_name, positive, whole_number
+from seq2seq.options.command_line import nonempty, number, option_name, positive, whole_number
 from seq2seq.settings.declare import keys
 from seq2seq.settings.search import KEPT, SamplingSettings, SearchSettings, chosen_search
 from seq2seq.system.cores import Cores
@@ -76,7 +76,7 @@ def search_of(options: argparse.Namespace, defaults: SearchSettings) -> tuple[Se
     """Complete the options of a command with a checkpoint's settings.
 
     Raises:
-        UsageError: The options cannot be combined; the message names them.
+        ValueError: The options cannot be combined; the message names them.
     """
     # A command may have only some of these options, which are named after the settings
     names = (*KEPT, "n_best", *keys(SamplingSettings), "samples", "mbr", "phrases", "glossary")
@@ -84,7 +84,7 @@ def search_of(options: argparse.Namespace, defaults: SearchSettings) -> tuple[Se
         return chosen_search(defaults, {name: getattr(options, name, None) for name in names})
     except ValueError as error:
         words = rf"\b({'|'.join(names)})\b"
-        raise UsageError(re.sub(words, lambda name: option_name(name[1]), str(error))) from None
+        raise ValueError(re.sub(words, lambda name: option_name(name[1]), str(error))) from None
 
 
 def load_translator(options: argparse.Namespace) -> Translator:

@@ -20,9 +20,11 @@ def summary(folder: RunFolder, results: Mapping[str, Any], *, trust: Sequence[st
     # A user's callback may have stopped the run
     ended = "callbacks" if results["ended_by"] == "callbacks" else f"trainer.{results['ended_by']}"
     translate = translate_command(folder.path, trust=trust)
+    # A stream has no epochs
+    epochs = f"{results['epochs']:.2f} epochs, " if results["epochs"] else ""
     lines = [
         ("scores", f"{', '.join(scores)} ({best})"),
-        ("training", f"{results['steps']:,} updates, {results['epochs']:.2f} epochs, ended by {ended}"),
+        ("training", f"{results['steps']:,} updates, {epochs}ended by {ended}"),
         ("time", f"{clock(results['seconds'])} of training and validation{test}; {rate} ({results['precision']})"),
         ("model", f"{results['parameters']:,} parameters, {results['mixer']}"),
         ("next", translate),

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from seq2seq.settings.dicts import differences
 from seq2seq.settings.hydra_call import REFUSALS, compose_or_raise, plain_settings, refusal, wrong_word
+from seq2seq.settings.values import require_list
 from seq2seq.system.resources import choices
 
 
@@ -26,8 +27,9 @@ def compose_settings(overrides: Sequence[str] = (), **options: Any) -> DictConfi
     """Compose the settings of `python -m seq2seq.train`, by options of `hydra.compose`; interpolations stay.
 
     Raises:
-        ValueError: Hydra refuses the overrides; the message says why in one line.
+        ValueError: The overrides are no list, or Hydra refuses them; the message says why in one line.
     """
+    require_list(overrides, "overrides")
     try:
         # An explanation composes again, so it is made only after Hydra has refused.
         return compose_or_raise(overrides, **options)

@@ -25,6 +25,13 @@ from seq2seq.system.resources import choices, conf_dir
 
 # Entries of these have names of the user's own, and may be deleted.
 _USER_NAMED = ("mixer.", "logger.", "callbacks.", "data.corpora.", "data.tokenize.", "data.columns.")
+# Sections that are filled by a file, and the groups that choose it.
+_GROUPS = {
+    "mixer.encoder": "mixer/self@mixer.encoder",
+    "mixer.decoder": "mixer/self@mixer.decoder",
+    "mixer.cross": "mixer/cross",
+    "hydra.launcher": "hydra/launcher",
+}
 # Flags that choose what Hydra does; it takes at most one of them.
 _MODES = ("run", "multirun", "cfg", "info", "shell_completion")
 # Exceptions of Hydra for settings that it refuses.
@@ -103,6 +110,8 @@ def refusal(error: Exception, words: Sequence[str]) -> str:
         # `schema` holds the defaults of the group; it is not an option.
         return _no_choice(f"{group}={name}", name, sorted({*error.options} - {"schema"}))
     text = str(error)
+    # The key inside a mapping that OmegaConf refuses.
+    inner = str(getattr(error.__cause__, "full_key", ""))
     for word in words:
         key = _key(word)
         if "--multirun" in text and _parse(word).is_sweep_override():
@@ -113,7 +122,8 @@ def refusal(error: Exception, words: Sequence[str]) -> str:
         if f"An item is already at '{key}'" in text:
             return f"{key} is a setting already: write {word.lstrip('+')}"
         if any(f"Could not {verb}" in text for verb in ("override", "append", "delete")) and f"'{key}'" in text:
-            return _unknown_key(key, word, words) or one_line(error)
+            wrong = inner if inner.startswith(f"{key}.") else key
+            return _unknown_key(wrong, word, words) or one_line(error)
     return one_line(error)
 
 
@@ -186,8 +196,12 @@ def _syntax(word: str, error: Exception) -> str:
 
 
 def _wrong_change(override: Override, word: str) -> str:
-    """Explain a setting that may not be deleted, or a choice of a group that is added to another; else return ""."""
+    """Explain a setting that may not be deleted, or a choice of a file written otherwise; else return ""."""
     key = _key(word)
+    place, _, value = word.partition("=")
+    group = _GROUPS.get(key.replace("/", "."))
+    if group and group != place and override.value() is not None and "{" not in value:
+        return f"{shown(word)}: a file is chosen by its group; write {group}={shown(value)}"
     if override.is_delete() and not f"{key}.".startswith(_USER_NAMED):
         return f"{word}: a setting cannot be deleted; null turns off what can be off, and {key} left out is its default"
     # Hydra would drop the added choice without a word.
@@ -219,7 +233,7 @@ def _no_choice(word: str, name: str, known: Sequence[str]) -> str:
 def _unknown_key(key: str, word: str, words: Sequence[str]) -> str:
     """Explain a key that no setting has; "" for a key that exists, which was refused for its value."""
     # Users name the entries of these sections.
-    if key.startswith(("callbacks.", "logger.")) and not word.startswith("~"):
+    if key.startswith(("callbacks.", "logger.", "data.corpora.")) and not word.startswith("~"):
         return f"{key} is new: write +{word.lstrip('+')}"
     # The other words may choose a mixer, which decides which keys exist.
     others = [other for other in words if other != word and not _parse(other).is_sweep_override()]

@@ -199,6 +199,12 @@ def _items(value: Any, hints: Sequence[Any], limits: Mapping[str, Any]) -> tuple
     return tuple(_convert(each, hint, limits) for each, hint in zip(values, hints, strict=True))
 
 
+def require_list(value: Any, name: str) -> None:
+    """Raise ValueError for a text in place of a list of texts."""
+    if isinstance(value, str):
+        raise ValueError(f"{name} is the str '{shown(value)}', whose characters would be the entries; give a list")
+
+
 def near(word: str, known: Sequence[str]) -> list[str]:
     """List at most three names of `known` that are spelled like `word`, the nearest first."""
     # Comparing a long word would take long.

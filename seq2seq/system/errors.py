@@ -68,12 +68,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
-def full_disk(error: BaseException) -> OSError | None:
-    """Find the error of a full disk behind an exception of any library; None if the cause is another error."""
+def machine_fault(error: BaseException) -> OSError | MemoryError | None:
+    """Find the error of a full disk or memory behind an exception of any library; None for another cause."""
     # A ValueError is a message to the user, so its cause is not searched
     link = None if isinstance(error, ValueError) else error
     while link is not None:
-        if isinstance(link, OSError) and link.errno in _FULL:
+        if isinstance(link, MemoryError) or (isinstance(link, OSError) and link.errno in _FULL):
             return link
         # Errors of Arrow and of libraries in Rust have the reason only in their text
         if number := next((number for number in _FULL if os.strerror(number) in str(link)), None):

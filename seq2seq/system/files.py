@@ -23,7 +23,7 @@ from typing import IO, Any, Literal
 
 from filelock import FileLock, Timeout
 
-from seq2seq.system.errors import first_line, full_disk
+from seq2seq.system.errors import first_line, machine_fault
 from seq2seq.system.packages import require
 
 log = logging.getLogger(__name__)
@@ -196,7 +196,7 @@ def _named_errors(path: str | os.PathLike[str], ours: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        full = full_disk(error)
+        full = machine_fault(error)
         fault = full or error
         # The error of a failed write has no name
         if isinstance(fault, OSError) and str(fault.filename or (full and ours)).startswith(str(ours)):

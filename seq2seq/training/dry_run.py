@@ -8,7 +8,8 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from seq2seq.runs.folder import RunFolder
@@ -39,16 +40,9 @@ def dry_run(plan: RunPlan, execute: Callable[[RunPlan], float]) -> float:
         log.info("dry run: resume=%s is left out, and a new run is tried", plan.run.resume)
     # Weights & Biases gets no page for a dry run.
     os.environ["WANDB_MODE"] = "offline"
-    first = ranks.is_first_process()
-    if first:
-        _clear(short.folder)  # an earlier dry run may have been killed
-    try:
+    around = RunFolder(short.folder.path.parent)
+    with _emptied(around) if ranks.is_first_process() else contextlib.nullcontext():
         score = execute(short)
-    finally:
-        if first:
-            # Another dry run may have begun here.
-            with contextlib.suppress(ValueError):
-                _clear(short.folder)
     log.info(
         "dry run: all stages work (%d updates, a checkpoint, a validation%s of %d sentences each) after %.0f s; "
         "only the prepared corpus was kept",
@@ -64,16 +58,27 @@ def shortened(plan: RunPlan) -> RunPlan:
     # A stream needs an interval, so a missing one is refused here as in the run itself.
     if plan.trainer.val_steps or plan.trainer.val_time:
         short["val_steps"] = DRY_UPDATES
-    run = dataclasses.replace(plan.run, run=f"{plan.folder.path.name}.dry-run", resume=None)
+    # In a folder that `_emptied` reserves: releasing it deletes the folders that the dry run has made
+    run = dataclasses.replace(plan.run, run=f"{plan.folder.path.name}.dry-run/run", resume=None)
     return dataclasses.replace(plan, run=run, trainer=dataclasses.replace(plan.trainer, **short))
 
 
-def _clear(folder: RunFolder) -> None:
-    """Delete the folder; raise ValueError if another dry run of these settings is using it."""
+@contextlib.contextmanager
+def _emptied(folder: RunFolder) -> Iterator[None]:
+    """Empty the folder before and after the block; raise ValueError if another dry run is using it."""
     with folder.reserved():
-        for path in folder.path.iterdir():
-            # Releasing the lock deletes its file, and then the empty folder.
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            elif path.name != LOCK:
-                path.unlink(missing_ok=True)
+        # An earlier dry run may have been killed
+        _clear(folder.path)
+        try:
+            yield
+        finally:
+            _clear(folder.path)
+
+
+def _clear(folder: Path) -> None:
+    """Delete everything in a reserved folder but its lock."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != LOCK:
+            path.unlink(missing_ok=True)

@@ -164,6 +164,9 @@ def test_one_file_of_unknown_kind_says_what_to_type(tmp_path):
     (tmp_path / "corpus.txt").write_text("a\n")
     with pytest.raises(ValueError, match=r"with \.de nor with \.en.*'data\.train=\[.*corpus\.txt,<target file>\]'"):
         validate_corpus(options(tmp_path, train=str(tmp_path / "corpus.txt")), cache_dir=tmp_path / "c")
+    (tmp_path / "corpus.tar.gz").write_text("a\n")
+    with pytest.raises(ValueError, match=r"^data\.train=.*corpus\.tar\.gz is an archive"):
+        validate_corpus(options(tmp_path, train=str(tmp_path / "corpus.tar.gz")), cache_dir=tmp_path / "c")
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(ValueError, match=r"folder\.csv is a folder"):
         validate_corpus(options(tmp_path, train=str(tmp_path / "folder.csv")), cache_dir=tmp_path / "c")
@@ -303,6 +306,13 @@ def test_missing_split_and_missing_hub_are_explained(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", offline)
     monkeypatch.setattr(hub.Repository, "unreachable", lambda _: None)
     with pytest.raises(ValueError, match=r"wmt/wmt14 could not be loaded: Couldn't reach the hub.*data\.path"):
+        load(options(tmp_path, path="wmt/wmt14", train="train"), tmp_path / "c")
+
+    def full(*args, **values):
+        raise datasets.exceptions.DatasetGenerationError("An error occurred") from MemoryError()
+
+    monkeypatch.setattr(datasets, "load_dataset", full)
+    with pytest.raises(MemoryError):
         load(options(tmp_path, path="wmt/wmt14", train="train"), tmp_path / "c")
 
 
@@ -620,6 +630,7 @@ def test_the_iwslt_steps_of_the_readme_work(tmp_path):
         ({"path": "package://no-such-corpus"}, "no-such-corpus does not exist"),
         ({"format": "xls"}, "choose text, json, parquet, csv, tsv, tmx"),
         ({"src": "fr"}, r"train\.fr.*there are train\.de, train\.en"),
+        ({"train": "tests/data"}, r"data\.train=tests/data is a folder \(.*test_"),
     ],
 )
 def test_wrong_places_are_refused_before_any_work(tmp_path, changes, message):

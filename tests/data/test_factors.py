@@ -220,8 +220,8 @@ def test_ids_of_any_size_are_kept(tokenizer, tmp_path):
     ("line", "named"),
     [
         ("Hund￨ADV", "ADV of the word Hund￨ADV"),
-        ("Hund￨NOUN￨lower￨x", "x of the word"),
-        ("a￨NOUN￨lower￨￨￨y", "y of the word"),
+        ("Hund￨NOUN￨lower￨x", "has 3 factors, and tokenizer.factors 2"),
+        ("a￨NOUN￨lower￨￨￨y", "has 5 factors"),
         ("Hund￨lower", "lower of the word"),
     ],
 )
@@ -244,6 +244,7 @@ def test_lines_are_translated_with_their_factors(tokenizer, tmp_path):
     notes: list[Note] = []
     found = translator.translate(lines, note=notes.append)
     assert [note.position for note in notes if note.kind == "failed"] == [2]
+    assert [note.position for note in notes if note.kind == "bare"] == [1]
     assert found[2][0].text == ""
     assert found[2][0].score == float("-inf")
     assert found[3][0].score == 0
@@ -262,6 +263,9 @@ def test_lines_are_translated_with_their_factors(tokenizer, tmp_path):
     with torch.no_grad():
         logs = translator.model(src, torch.ones_like(src).bool(), before).log_softmax(-1)  # type: ignore[operator]
     assert score == pytest.approx(float(logs.gather(-1, tgt[..., None]).sum()), abs=1e-4)
+    notes = []
+    Translator.load(tiny.save(tmp_path), device="cpu", settings=how).translate(lines[:2], note=notes.append)
+    assert [note.position for note in notes if note.kind == "marked"] == [0]
     # A term is found in words, not in values
     terms = {"Haus": "house", "NOUN": "dog", "title": "cat"}
     (row,) = translator.translate([TEXT], glossary=terms)
@@ -354,6 +358,14 @@ def test_data_with_factors(tmp_path, caplog):
         src, _ = prepared.split("train").ids(np.array([0]))
         assert {int(i) // prepared.tokenizer.src_vocab_size for i in src.row(0)} == ({0, 1} if marked else {0})
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("marked", "factors", "warned"), [(False, LISTED, True), (True, None, True), (True, LISTED, False)]
+)
+def test_forgotten_factors_are_warned_of(tmp_path, caplog, marked, factors, warned):
+    toycorpus.data_plan(corpus(tmp_path, marked=marked), tokenizer={"factors": factors}, cache_dir=tmp_path)
+    assert ("tokenizer.factors" in caplog.text) == warned
 
 
 @pytest.mark.parametrize(

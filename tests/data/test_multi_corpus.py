@@ -360,7 +360,7 @@ def parts_of(data: dict[str, Any]) -> list[NamedCorpus]:
         ({"corpora": {"bt": "x"}}, r"data\.corpora\.bt='x'; a corpus is a mapping"),
         ({"corpora": 5}, r"data\.corpora=5 is not a mapping"),
         ({"clean": 5}, r"^data\.clean=5 is not a section"),
-        ({"corpora": {"bt": {"train": "x", "clean": [3]}}}, r"data\.corpora\.bt: data\.clean=\[3\] is not a section"),
+        ({"corpora": {"bt": {"train": "x", "clean": [3]}}}, r"^data\.corpora\.bt\.clean=\[3\] is not a section"),
         ({"corpora": {"bt": {"train": "x", "tag": "bt"}}}, r"tag='bt': write it in angle brackets"),
         (
             {"corpora": {"bt": {"train": "x", "tag": "<b>", "test": "y"}}},
@@ -372,7 +372,7 @@ def parts_of(data: dict[str, Any]) -> list[NamedCorpus]:
         ),
         ({"corpora": {"bt": {"train": "x", "weight": 0}}}, r"weight=0"),
         ({"corpora": {"bt": {"train": "x", "weight": 2}}}, r"data\.corpora\.train has no weight"),
-        ({"corpora": {"bt": {"train": "x", "limit": 0}}}, r"data\.corpora\.bt: data\.limit=0"),
+        ({"corpora": {"bt": {"train": "x", "limit": 0}}}, r"^data\.corpora\.bt\.limit=0"),
         ({"train": None, "corpora": {"data": {"train": "x"}}}, r"data\.corpora\.data: .*choose another name"),
         (
             {"temperature": 2, "corpora": {"a": {"train": "a", "weight": 1}, "train": {"weight": 2}}},
@@ -467,8 +467,13 @@ def test_from_training_to_translation_by_language(folder, tmp_path, monkeypatch,
     assert [(each.position, each.kind) for each in notes] == [(1, "cut")]
 
 
-def test_a_missing_file_is_reported_with_the_name_of_its_entry(tmp_path):
+def test_an_error_names_the_setting_of_the_entry(tmp_path):
     data = {"src": "de", "tgt": "en", "train": None, "valid": "v", "test": "t"}
     data |= {"corpora": {"bt": {"train": str(tmp_path / "nowhere")}}}
-    with pytest.raises(ValueError, match=r"data\.corpora\.bt: data\.train=.*nowhere"):
+    with pytest.raises(ValueError, match=r"^data\.corpora\.bt\.train=.*nowhere"):
+        toycorpus.data_plan(data, cache_dir=tmp_path)
+    # The name of a file is no setting
+    (tmp_path / "data.train.csv").write_text("a,b\nc,d\n")
+    data["corpora"]["bt"]["train"] = str(tmp_path / "data.train.csv")
+    with pytest.raises(ValueError, match=r"/data\.train\.csv has .* 'data\.corpora\.bt\.columns=\{de: "):
         toycorpus.data_plan(data, cache_dir=tmp_path)

@@ -22,7 +22,6 @@ from seq2seq.inference.service.messages import Options, Text, Translation
 from seq2seq.inference.service.metrics import Metrics
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.translator import Translator
-from seq2seq.options.command_line import UsageError
 from seq2seq.settings.search import SearchSettings
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -260,7 +259,7 @@ def test_names_of_models(paths, names):
 )
 def test_several_models_that_do_not_go_together(rest):
     options = serve._parser().parse_args(["--ckpt", "a/demo", *rest])
-    with pytest.raises(UsageError, match=r"NAME=FILE|goes with one model"):
+    with pytest.raises(ValueError, match=r"NAME=FILE|goes with one model"):
         serve._named(options)
 
 

@@ -51,7 +51,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
     """An earlier output may be replaced; a folder with only one of its files is not an output."""
     files = ("train.png64", "train.en")
     (tmp_path / "train.en").write_text("a corpus of images has more files than this one\n")
-    with pytest.raises(command_line.UsageError, match=r"has a file train\.en that is not an output of this command"):
+    with pytest.raises(ValueError, match=r"has a file train\.en that is not an output of this command"):
         command_line.require_folder(tmp_path, files=files)
     (tmp_path / "train.png64").touch()
     assert command_line.require_folder(tmp_path, files=files) == tmp_path

@@ -38,3 +38,7 @@ def test_a_run_without_a_test_names_its_end(bound, said):
     text = summary(RunFolder(Path("runs/a")), results)
     assert said in text
     assert "test" not in text
+
+
+def test_a_stream_has_no_epochs():
+    assert "6,000 updates, ended by" in summary(RunFolder(Path("runs/a")), RESULTS | {"epochs": 0.0})

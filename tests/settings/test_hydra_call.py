@@ -119,10 +119,20 @@ def test_jobs_of_a_sweep_have_folders_of_their_own():
         (["qqqqqqqq=1"], "qqqqqqqq is not a setting (--help lists all)"),
         (["mixer=glob(zz*)"], "mixer=glob(zz*) is not a choice (known: aan, average, "),
         (["mixer=qqqqqq"], "mixer=qqqqqq is not a choice (known: aan, average, bahdanau, "),
+        (["data.clean={max_lenth: 3}"], "data.clean.max_lenth is not a setting; did you mean data.clean.max_length"),
+        (["data.corpora={bt: {train: x}}", "data.corpora.bt.tag=3"], "data.corpora.bt.tag is new: write +data.corpora"),
     ],
 )
 def test_a_mistake_is_named(words, message):
     assert refused(words).startswith(message)
+
+
+@pytest.mark.parametrize("group", ["mixer/self@mixer.decoder", "mixer/cross", "hydra/launcher"])
+def test_a_file_as_the_value_of_its_section_names_the_group(group):
+    section = group.rpartition("@")[2].replace("/", ".")
+    assert mistake([f"{section}=x"]).endswith(f"write {group}=x")
+    assert mistake(["-m", f"+{section.replace('.', '/')}=x,y"]).endswith(f"write {group}=x,y")
+    assert not mistake([f"{section}={{}}"])
 
 
 def test_a_tilde_after_the_equals_sign_is_the_home_folder(monkeypatch):

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from seq2seq.system.errors import first_line, full_disk, is_out_of_memory, os_message
+from seq2seq.system.errors import first_line, is_out_of_memory, machine_fault, os_message
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,12 @@ def chain(error: BaseException, cause: BaseException) -> BaseException:
     ],
 )
 def test_a_full_disk_is_found_behind_the_error_of_any_library(error, number):
-    fault = full_disk(error)
-    assert (fault.errno if fault else None) == number
+    assert getattr(machine_fault(error), "errno", None) == number
+
+
+def test_full_memory_is_found_behind_the_error_of_any_library():
+    memory = MemoryError()
+    assert machine_fault(chain(Exception("An error occurred"), memory)) is memory
 
 
 def test_an_error_of_the_system_is_one_line():

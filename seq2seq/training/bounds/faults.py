@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from seq2seq.system.errors import first_line, full_disk, is_out_of_memory, os_message
+from seq2seq.system.errors import first_line, is_out_of_memory, machine_fault, os_message
 
 
 class TrainingFault(Exception):  # noqa: N818 - shown as a fault, not as a mistake of the program
@@ -54,7 +54,7 @@ def as_fault(
     # A search raises this if its scores are not finite.
     if isinstance(error, FloatingPointError):
         return TrainingFault(str(error))
-    fault = full_disk(error) or error
+    fault = machine_fault(error) or error
     # An OSError without a number is not from a system call.
     if isinstance(fault, OSError) and fault.errno:
         return TrainingFault(os_message(fault))

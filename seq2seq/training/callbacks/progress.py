@@ -90,8 +90,8 @@ class ProgressLog(L.Callback):
         self._rated_from = (budget.clock.seconds, share)
         if trainer.global_step and share < 1 and not budget.ended_by:
             log.info(
-                "continuing at update %s, epoch %.2f: %.0f%% of the run is done, after %s of training and validation",
-                f"{trainer.global_step:,}", epochs_done(trainer), 100 * share, clock(budget.clock.seconds),
+                "continuing at update %s%s: %.0f%% of the run is done, after %s of training and validation",
+                f"{trainer.global_step:,}", _epoch(trainer, ", "), 100 * share, clock(budget.clock.seconds),
             )  # fmt: skip
         self.watch.start()
         if self.console.is_terminal:
@@ -227,7 +227,7 @@ class ProgressLog(L.Callback):
         share = self.state.budget.used_share(trainer)
         left = self._left(trainer)
         text = (
-            f"step {trainer.global_step:,}  epoch {epochs_done(trainer):.2f}  loss {now['loss']:.3f}  "
+            f"step {trainer.global_step:,}{_epoch(trainer, '  ')}  loss {now['loss']:.3f}  "
             f"lr {_rate(trainer):.2e}  {now['tokens_per_second']:,.0f} tokens/s"
         )
         if self._bar:
@@ -264,6 +264,12 @@ def _bounds(settings: TrainerSettings) -> str:
     if settings.max_time:
         words.append(f"{clock(settings.max_time)} at most")
     return ", ".join(words)
+
+
+def _epoch(trainer: L.Trainer, gap: str) -> str:
+    """Return the epochs that are done, after `gap`; "" for a stream, which has none."""
+    done = epochs_done(trainer)
+    return f"{gap}epoch {done:.2f}" if done else ""
 
 
 def _rate(trainer: L.Trainer) -> float:
