@@ -66,8 +66,7 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
         seed: Seed of the weights and of the pair.
 
     Raises:
-        ValueError: The settings name no preset, or the folder cannot be written.
-        ValueError: The settings are wrong.
+        ValueError: The settings are wrong or name no preset, or the folder cannot be written.
     """
     # A checkpoint needs no Hydra
     from seq2seq.settings.compose import presets, resolved_settings
