@@ -302,16 +302,20 @@ def _partial_output(
     options: argparse.Namespace, translator: Translator
 ) -> contextlib.AbstractContextManager[PartialOutput]:
     """Open the partial output of an earlier run, or a new one."""
-    how = ("n_best", "format", "pieces", "align", "suppress", "samples", "mbr", "max_len", "tgt_lang", "sentences")
-    # Files of earlier versions lack these
-    how += (*keys(SamplingSettings), *(name for name in ("src_lang", "glossary_by") if getattr(options, name)))
-    made_by = {name: getattr(options, name) for name in how}
-    made_by["dtype"] = translator.dtype
-    made_by["search"] = dataclasses.asdict(translator.settings)
-    for name in ("ckpt", "input", "prefixes", "phrases", "shortlist", "glossary"):
+    # Imports torch
+    from seq2seq.inference.model_files import files_of, locate
+
+    made_by = dataclasses.asdict(translator.settings)
+    if options.sampling:
+        made_by |= dataclasses.asdict(options.sampling)
+    made_by |= {name: getattr(options, name) for name in ("format", "pieces", "align", "suppress", "samples", "mbr")}
+    how = ("dtype", "max_len", "sentences", "src_lang", "tgt_lang", "glossary_by")
+    made_by |= {name: getattr(translator, name) for name in how}
+    for name in ("input", "prefixes", "phrases", "shortlist", "glossary"):
         path = getattr(options, name)
         made_by[name] = None if path is None else identity(path)
-    made_by["ensemble"] = [identity(path) for path in options.ensemble]
+    models = (options.ckpt, *options.ensemble)
+    made_by["ckpt"], *made_by["ensemble"] = [identity(*files_of(locate(path))) for path in models]
     return resumable_file(Path(options.output), made_by=made_by)
 
 
