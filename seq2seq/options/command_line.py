@@ -96,8 +96,10 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
     return _bounded(int, least, most, f"a whole number from {least} to {most:,}")
 
 
-def number(least: float, most: float) -> Callable[[str], float]:
-    """Return a parser of numbers in a range, for argparse."""
+def number(least: float, most: float, *, above: bool = False) -> Callable[[str], float]:
+    """Return a parser of numbers in a range, for argparse; `above` excludes the least one."""
+    if above:
+        return _bounded(float, math.nextafter(least, most), most, f"a number above {least:g} and at most {most:,g}")
     return _bounded(float, least, most, f"a number from {least:g} to {most:,g}")
 
 

@@ -36,7 +36,8 @@ ROOT = Path(__file__).resolve().parents[2]
     ("options", "message"),
     [
         (["--port", "65536"], "'65536' is not a whole number from 0 to 65,535"),
-        (["--timeout", "nan"], "'nan' is not a number from 0"),
+        (["--timeout", "nan"], "'nan' is not a number above 0 and at most 86,400"),
+        (["--memory", "0"], "argument --memory: '0' is not a number above 0"),
         (["--max-body", "1"], "'1' is not a whole number from 1024"),
         (["--host", ""], "argument --host: the name is empty"),
         (["--workers", "4"], "there is no --workers"),
