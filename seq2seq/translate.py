@@ -68,9 +68,9 @@ def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.translate", description=__doc__, epilog=EPILOG)
     add = parser.add_argument
     add("--ckpt", required=True, type=nonempty, metavar="FILE", help="checkpoint to translate with")
-    add("--input", type=nonempty, metavar="FILE", help="text to translate (standard input)")
-    text = "file for the translation, which appears when it is complete (standard output)"
-    add("--output", type=nonempty, metavar="FILE", help=text)
+    add("--input", type=_file, metavar="FILE", help="text to translate (standard input, also by -)")
+    text = "file for the translation, which appears when it is complete (standard output, also by -)"
+    add("--output", type=_file, metavar="FILE", help=text)
     text = f"document to translate instead of lines ({', '.join(DOCUMENTS)}); needs --output"
     add("--document", type=nonempty, metavar="FILE", help=text)
     text = "keep the translations of an interrupted run (OUTPUT.partial), and continue it; needs --input and --output"
@@ -105,6 +105,11 @@ def _parser() -> Parser:
     return parser
 
 
+def _file(text: str) -> str | None:
+    """Parse the name of a file; None for -, a standard stream."""
+    return None if text == "-" else nonempty(text)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
@@ -119,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     if options.document:
         if not options.output:
-            parser.error("--document needs --output")
+            parser.error("--document needs --output FILE")
         of = ["input", "resume", "n_best", "format", "pieces", "align", "alignments", "prefixes", "phrases", "samples"]
         parser.refuse(options, of, "goes with lines, not with --document")
         return exit_status(lambda: _run_document(options))
