@@ -220,6 +220,8 @@ def _run_document(options: argparse.Namespace) -> int:
 
     def translate(texts: Sequence[str], marked: Sequence[bool]) -> list[tuple[str, Any]]:
         """Translate texts, and align those with marks; one that fails keeps its source."""
+        if not any(texts):
+            warn(f"{source} has no text to translate")
         rows = [row[:1] for row in translator.translate(texts, note=notes.add, suppress=options.suppress)]
         # ONNX graphs align no words
         asked = [i for i, each in enumerate(marked) if each and translator.can_force]
