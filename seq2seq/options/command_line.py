@@ -228,7 +228,7 @@ def require_no_corpus(path: Path, option: str, languages: Sequence[str]) -> None
     sides = [path.with_name(path.name.replace(plain.name, f"{plain.stem}.{language}")) for language in languages]
     other = next((side for side in sides if side != path and side.is_file()), None)
     if path.is_file() and path in sides and other:
-        raise UsageError(f"{option} {path} exists, as a side of a corpus with {other.name}; remove it first")
+        raise UsageError(f"{option} {path} may be a side of a corpus with {other.name}; remove it or name another file")
 
 
 def _same_file(path: Path, other: str | Path | int) -> bool:
