@@ -67,9 +67,9 @@ def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.translate", description=__doc__, epilog=EPILOG)
     add = parser.add_argument
     add("--ckpt", required=True, type=nonempty, metavar="FILE", help="checkpoint to translate with")
-    add("--input", type=nonempty, metavar="FILE", help="text to translate (standard input)")
-    text = "file for the translation, which appears when it is complete (standard output)"
-    add("--output", type=nonempty, metavar="FILE", help=text)
+    add("--input", type=_file, metavar="FILE", help="text to translate (standard input, also by -)")
+    text = "file for the translation, which appears when it is complete (standard output, also by -)"
+    add("--output", type=_file, metavar="FILE", help=text)
     text = f"document to translate instead of lines ({', '.join(DOCUMENTS)}); needs --output"
     add("--document", type=nonempty, metavar="FILE", help=text)
     text = "keep the translations of an interrupted run (OUTPUT.partial), and continue it; needs --input and --output"
@@ -104,6 +104,11 @@ def _parser() -> Parser:
     return parser
 
 
+def _file(text: str) -> str | None:
+    """Parse the name of a file; None for -, a standard stream."""
+    return None if text == "-" else nonempty(text)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
@@ -118,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     if options.document:
         if not options.output:
-            parser.error("--document needs --output")
+            parser.error("--document needs --output FILE")
         of = ["input", "resume", "n_best", "format", "pieces", "align", "alignments", "prefixes", "phrases", "samples"]
         parser.refuse(options, of, "goes with lines, not with --document")
         return exit_status(lambda: _run_document(options))
@@ -214,6 +219,8 @@ def _run_document(options: argparse.Namespace) -> int:
 
     def translate(texts: Sequence[str], marked: Sequence[bool]) -> list[tuple[str, Any]]:
         """Translate texts, and align those with marks; one that fails keeps its source."""
+        if not any(texts):
+            warn(f"{source} has no text to translate")
         rows = [row[:1] for row in translator.translate(texts, note=notes.add, suppress=options.suppress)]
         # ONNX graphs align no words
         asked = [i for i, each in enumerate(marked) if each and translator.can_force]
@@ -301,16 +308,20 @@ def _partial_output(
     options: argparse.Namespace, translator: Translator
 ) -> contextlib.AbstractContextManager[PartialOutput]:
     """Open the partial output of an earlier run, or a new one."""
-    how = ("n_best", "format", "pieces", "align", "suppress", "samples", "mbr", "max_len", "tgt_lang", "sentences")
-    # Files of earlier versions lack these
-    how += (*keys(SamplingSettings), *(name for name in ("src_lang", "glossary_by") if getattr(options, name)))
-    made_by = {name: getattr(options, name) for name in how}
-    made_by["dtype"] = translator.dtype
-    made_by["search"] = dataclasses.asdict(translator.settings)
-    for name in ("ckpt", "input", "prefixes", "phrases", "shortlist", "glossary"):
+    # Imports torch
+    from seq2seq.inference.model_files import files_of, locate
+
+    made_by = dataclasses.asdict(translator.settings)
+    if options.sampling:
+        made_by |= dataclasses.asdict(options.sampling)
+    made_by |= {name: getattr(options, name) for name in ("format", "pieces", "align", "suppress", "samples", "mbr")}
+    how = ("dtype", "max_len", "sentences", "src_lang", "tgt_lang", "glossary_by")
+    made_by |= {name: getattr(translator, name) for name in how}
+    for name in ("input", "prefixes", "phrases", "shortlist", "glossary"):
         path = getattr(options, name)
         made_by[name] = None if path is None else identity(path)
-    made_by["ensemble"] = [identity(path) for path in options.ensemble]
+    models = (options.ckpt, *options.ensemble)
+    made_by["ckpt"], *made_by["ensemble"] = [identity(*files_of(locate(path))) for path in models]
     return resumable_file(Path(options.output), made_by=made_by)
 
 

@@ -15,7 +15,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.description import CONFIG, TOKENIZER_FILES, read_description
 from seq2seq.inference.limits import DTYPES
 from seq2seq.network.model import Seq2Seq
-from seq2seq.system.model_path import WEIGHTS, CheckpointError
+from seq2seq.system.model_path import CT2_MODEL, WEIGHTS, CheckpointError, checkpoint_file
 from seq2seq.system.packages import require
 
 # Files that are fetched from a repository on the hub; none of them contains code.
@@ -69,7 +69,18 @@ def choose_device(name: str) -> str:
 
 def runs_on_cpu_alone(path: Path) -> bool:
     """Return True for a folder of ONNX graphs."""
-    return (path / CONFIG).is_file() and not (path / WEIGHTS).exists()
+    return (path / CONFIG).is_file() and not any((path / other).exists() for other in (WEIGHTS, CT2_MODEL))
+
+
+def files_of(path: Path) -> list[Path]:
+    """List the files of a model that loading reads; others in its folder, such as logs, have no effect.
+
+    Raises:
+        CheckpointError: There is no checkpoint.
+    """
+    if not runs_on_cpu_alone(path):
+        return [checkpoint_file(path)]
+    return sorted(each for pattern in _HUB_FILES for each in path.glob(pattern))
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

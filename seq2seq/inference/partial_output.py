@@ -56,12 +56,10 @@ class PartialOutput:
                 f"{partial} is not what {self._note.name} says, which is damaged, missing or of an earlier version; "
                 f"remove {partial.name} to begin anew"
             ) from None
-        for key in made_by | self._made_by:
-            if made_by.get(key) != self._made_by.get(key):
-                raise ValueError(
-                    f"{partial} was made with {key} {json.dumps(made_by.get(key))}, not "
-                    f"{json.dumps(self._made_by.get(key))}; use the same, or remove it to begin anew"
-                )
+        differ = [key for key in made_by | self._made_by if made_by.get(key) != self._made_by.get(key)]
+        if differ:
+            both = (f"{key} {json.dumps(made_by.get(key))}, not {json.dumps(self._made_by.get(key))}" for key in differ)
+            raise ValueError(f"{partial} was made with {'; '.join(both)}: use the same, or remove it to begin anew")
         self.file.truncate(end)
         self.done, self.failed = lines, set(failed)
 
@@ -99,16 +97,13 @@ def resumable_file(path: Path, *, made_by: Mapping[str, Any]) -> Iterator[Partia
     note.unlink()
 
 
-def identity(path: str | os.PathLike[str]) -> Any:
-    """Return the identity of a file, its size and hash; of a folder, the identities of its files.
-
-    Anything else, such as a name on a hub, is its own identity.
-    """
-    path = Path(path)
-    if path.is_dir():
-        return {str(each.relative_to(path)): identity(each) for each in sorted(path.rglob("*")) if each.is_file()}
-    if not path.is_file():
-        return str(path)
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "blake2b")
-    return {"bytes": path.stat().st_size, "blake2b": digest.hexdigest()[:32]}
+def identity(*paths: str | os.PathLike[str]) -> str:
+    """Return a hash of the content of files; what cannot be read twice, such as a pipe, counts by its name."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in paths:
+        if os.path.isfile(path):
+            with open(path, "rb") as file:
+                hashlib.file_digest(file, lambda: digest)
+        else:
+            digest.update(os.fsencode(path))
+    return digest.hexdigest()

@@ -237,7 +237,7 @@ class Translator:
         """
         tokenizer = self.tokenizer
         note = note or self._warn
-        _require_lists({"lines": lines, "prefixes": prefixes, "suppress": suppress, "phrases": phrases})
+        _require_lists(lines=lines, prefixes=prefixes, suppress=suppress, before=before, phrases=phrases)
         if options or samples is not None:
             known = [*keys(SearchSettings), *keys(SamplingSettings)]
             for name in options:
@@ -448,7 +448,10 @@ class Translator:
     def in_context(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         """Yield the pairs of a document, each source with the context that the model was trained with."""
         read = ContextWindow(self.context) if self.context else unmarked
-        return ((read(source), target) for source, target in pairs)
+        for number, pair in enumerate(pairs):
+            if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(each, str) for each in pair):
+                raise ValueError(f"pairs[{number}] is {shown(repr(pair))}; give a pair (source, translation) of str")
+            yield read(pair[0]), pair[1]
 
     def between(self, src_lang: str, tgt_lang: str) -> Translator:
         """Return a translator between two languages of the checkpoint, which shares the model.
@@ -545,11 +548,13 @@ def _require_same_task(member: Loaded, path: Path, first: Loaded, first_path: Pa
         raise ValueError(f"{path} translates {own}, and {first_path} {wanted}: an ensemble needs one direction")
 
 
-def _require_lists(given: dict[str, Any]) -> None:
-    """Raise ValueError for a text in place of a list of texts, and for lists that do not have an entry per line."""
+def _require_lists(**given: Any) -> None:
+    """Raise ValueError for what is not a list of texts, and for lists that do not have an entry per line."""
     rows = {f"phrases[{number}]": each for number, each in enumerate(given["phrases"] or ())}
     for name, value in (given | rows).items():
-        require_list(value, name)
+        # Its rows are checked
+        if name != "phrases":
+            require_list(value or (), name)
     lines = len(given["lines"])
     for name in ("prefixes", "phrases"):
         if given[name] is not None and len(given[name]) != lines:

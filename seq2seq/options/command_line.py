@@ -92,8 +92,10 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
     return _bounded(int, least, most, f"a whole number from {least} to {most:,}")
 
 
-def number(least: float, most: float) -> Callable[[str], float]:
-    """Return a parser of numbers in a range, for argparse."""
+def number(least: float, most: float, *, above: bool = False) -> Callable[[str], float]:
+    """Return a parser of numbers in a range, for argparse; `above` excludes the least one."""
+    if above:
+        return _bounded(float, math.nextafter(least, most), most, f"a number above {least:g} and at most {most:,g}")
     return _bounded(float, least, most, f"a number from {least:g} to {most:,g}")
 
 
@@ -222,7 +224,7 @@ def require_no_corpus(path: Path, option: str, languages: Sequence[str]) -> None
     sides = [path.with_name(path.name.replace(plain.name, f"{plain.stem}.{language}")) for language in languages]
     other = next((side for side in sides if side != path and side.is_file()), None)
     if path.is_file() and path in sides and other:
-        raise ValueError(f"{option} {path} exists, as a side of a corpus with {other.name}; remove it first")
+        raise ValueError(f"{option} {path} may be a side of a corpus with {other.name}; remove it or name another file")
 
 
 def _same_file(path: Path, other: str | Path | int) -> bool:

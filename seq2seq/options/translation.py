@@ -28,6 +28,8 @@ def value_of(cls: type, name: str) -> dict[str, Any]:
     limits = keys(cls)[name].metadata
     if "choices" in limits:
         return {"choices": limits["choices"]}
+    if "above" in limits:
+        return {"type": number(limits["above"], limits["most"], above=True), "metavar": "X"}
     least = limits.get("option_least", limits.get("least", 0))
     kind, letter = (whole_number, "N") if keys(cls)[name].type == "int" else (number, "X")
     return {"type": kind(least, limits["most"]), "metavar": letter}

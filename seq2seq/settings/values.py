@@ -200,9 +200,12 @@ def _items(value: Any, hints: Sequence[Any], limits: Mapping[str, Any]) -> tuple
 
 
 def require_list(value: Any, name: str) -> None:
-    """Raise ValueError for a text in place of a list of texts."""
+    """Raise ValueError for a text in place of a list of texts, and for an entry that is no text."""
     if isinstance(value, str):
         raise ValueError(f"{name} is the str '{shown(value)}', whose characters would be the entries; give a list")
+    for number, each in enumerate(value):
+        if not isinstance(each, str):
+            raise ValueError(f"{name}[{number}] is {shown(repr(each))}; give a str")
 
 
 def near(word: str, known: Sequence[str]) -> list[str]:

@@ -10,6 +10,12 @@ LAST = Path("checkpoints", "last.ckpt")
 PREVIOUS = Path("checkpoints", "previous.ckpt")
 # The checkpoint in a folder that export has written.
 WEIGHTS = Path("model.safetensors")
+# A file of each exported folder without a checkpoint, with its content and what reads it.
+CT2_MODEL = Path("model.bin")
+_EXPORTED = {
+    Path("step.onnx"): "ONNX graphs, which translate, score and serve read",
+    CT2_MODEL: "a CTranslate2 model, which ctranslate2.Translator reads",
+}
 
 
 class CheckpointError(ValueError):
@@ -33,6 +39,9 @@ def checkpoint_file(path: Path) -> Path:
         if file is None and (path / LAST).is_file():
             raise CheckpointError(f"{path}: has no {BEST} yet, which the first validation writes")
         if file is None:
+            for name, what in _EXPORTED.items():
+                if (path / name).is_file():
+                    raise CheckpointError(f"{path}: holds {what}; name the checkpoint that it was exported from")
             inner = sorted(path.glob(str("*" / BEST)))
             remedy = f"name {inner[0].parent.parent}" if inner else "name a checkpoint, a run, or a folder of export"
             raise CheckpointError(f"{path}: is a folder without {BEST} or {WEIGHTS}; {remedy}")

@@ -409,6 +409,19 @@ def test_a_damaged_folder_is_one_clear_line(config, message, tmp_path):
     assert "\n" not in str(error.value)
 
 
+def test_an_exported_folder_without_a_checkpoint_is_named(tmp_path, capsys):
+    (tmp_path / "config.json").write_text('{"model_type": "seq2seq-mixers"}')
+    command = ["--ckpt", tmp_path, "--format", "onnx", "--out", tmp_path / "out"]
+    (tmp_path / "step.onnx").touch()
+    assert run(*command) == 2
+    assert "holds ONNX graphs, which translate, score and serve read" in capsys.readouterr().err
+    (tmp_path / "step.onnx").rename(tmp_path / "model.bin")
+    assert run(*command) == 2
+    assert "holds a CTranslate2 model" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match="holds a CTranslate2 model"):
+        Translator.load(tmp_path)
+
+
 def test_a_missing_package_is_one_line_with_the_remedy():
     with pytest.raises(MissingPackageError) as error:
         require("no_such_package.part", "--format onnx", extra="export")

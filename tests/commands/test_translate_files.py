@@ -85,6 +85,15 @@ def test_no_output_replaces_what_is_read_or_another_output(folder, ckpt, capsys,
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+def test_a_dash_is_a_standard_stream(folder, ckpt, capsys, monkeypatch):
+    assert run(ckpt, "--input", "in.de", "--output", "plain") == 0
+    with open(folder / "in.de") as source:
+        monkeypatch.setattr("sys.stdin", source)
+        assert run(ckpt, "--input", "-", "--output", "-") == 0
+    assert capsys.readouterr().out == (folder / "plain").read_text()
+    assert not (folder / "-").exists()
+
+
 def test_alignments_do_not_replace_standard_output(folder, ckpt, capsys, monkeypatch):
     with open(folder / "out", "w") as sink:
         monkeypatch.setattr("sys.stdout", sink)

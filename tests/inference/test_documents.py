@@ -438,6 +438,10 @@ def test_the_command_translates_a_document(tmp_path: Path, capsys, monkeypatch):
     assert translate.main([*options, "in.docx", "--output", "out.docx"]) == 0
     with zipfile.ZipFile("out.docx") as archive:
         assert "dog" in archive.read("word/document.xml").decode()
+    # A line without a time is no cue
+    Path("none.srt").write_text("der Hund\n")
+    assert translate.main([*options, "none.srt", "--output", "out.srt"]) == 0
+    assert "none.srt has no text to translate" in capsys.readouterr().err
     Path("bad.docx").write_bytes(b"")
     Path("in.pdf").write_bytes(b"")
     Path("latin.html").write_bytes(b"<p>\xe4")

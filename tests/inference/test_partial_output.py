@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import tiny
 
-from seq2seq import translate
+from seq2seq import checkpoint, translate
 from seq2seq.data.text_files import count_lines
 from seq2seq.inference import line_stream, partial_output
 from seq2seq.inference.line_progress import ProgressLine
 from seq2seq.inference.notes import Note
-from seq2seq.inference.partial_output import identity, resumable_file
+from seq2seq.inference.partial_output import resumable_file
 from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.system.files import write_json
 
@@ -168,18 +168,41 @@ def test_links_permissions_and_special_files(tmp_path, ckpt, capsys):
     assert "leave out --resume" in capsys.readouterr().err
 
 
-def test_the_identity_of_a_folder_is_its_files(tmp_path):
-    (tmp_path / "a").write_text("a")
-    before = identity(tmp_path)
-    (tmp_path / "a").write_text("b")
-    assert identity(tmp_path) != before
-    assert identity("owner/name") == "owner/name"
+def test_only_what_decides_the_output_must_stay(tmp_path, ckpt, few_lines, monkeypatch, capsys):
+    """Other files of a run's folder may change; other weights are refused, and so is another setting of the search."""
+    best = tmp_path / "run" / "checkpoints" / "best.safetensors"
+    best.parent.mkdir(parents=True)
+    best.write_bytes(ckpt.read_bytes())
+    given = command(tmp_path, tmp_path / "run", "--resume")
+    translated, calls = Translator.translate, []
+
+    def stopping(self, lines, **options):
+        calls.append(lines)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return translated(self, lines, **options)
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Translator, "translate", stopping)
+        assert translate.main(given) == 130
+    (tmp_path / "run" / "train.log").write_text("a line\n")
+    capsys.readouterr()
+    assert translate.main([*given, "--length-penalty", "0.5", "--sentences", "keep"]) == 2
+    error = capsys.readouterr().err
+    assert 'was made with length_penalty 1.0, not 0.5; sentences "auto", not "keep": use' in error
+    checkpoint.save(best, tiny.payload(seed=1))
+    assert translate.main(given) == 2
+    error = capsys.readouterr().err
+    assert "was made with ckpt " in error
+    assert len(error) - len(str(tmp_path)) < 150
+    best.write_bytes(ckpt.read_bytes())
+    assert translate.main(given) == 0
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda folder: (folder / "in").write_text("another\n"), "out.partial was made with input {"),
+        (lambda folder: (folder / "in").write_text("another\n"), "out.partial was made with input "),
         (lambda folder: (folder / "out.partial.json").unlink(), "is not what out.partial.json says"),
         (lambda folder: (folder / "out.partial.json").write_text("{"), "remove out.partial to begin anew"),
         # The note of an earlier version, and an output that has lost its end
@@ -188,7 +211,7 @@ def test_the_identity_of_a_folder_is_its_files(tmp_path):
         (lambda folder: edit_note(folder, lines="all"), "is not what out.partial.json says"),
         (
             lambda folder: edit(folder, n_best=2),
-            "out.partial was made with n_best 2, not 1; use the same, or remove it",
+            "out.partial was made with n_best 2, not 1: use the same, or remove it",
         ),
     ],
 )

@@ -156,11 +156,19 @@ def test_prefixes_and_phrases(translator):
         ({"suppress": "ab"}, "suppress is the str 'ab'"),
         ({"phrases": "ab"}, "phrases is the str 'ab'"),
         ({"phrases": [["dog"], "ab"]}, r"phrases\[1\] is the str 'ab'"),
+        ({"lines": ["der", None]}, r"lines\[1\] is None; give a str"),
+        ({"phrases": [[], [3]]}, r"phrases\[1\]\[0\] is 3; give a str"),
     ],
 )
 def test_each_line_has_a_prefix_and_a_list_of_phrases(translator, given, message):
     with pytest.raises(ValueError, match=message):
         translator.translate(**{"lines": LINES[:2], **given})
+
+
+@pytest.mark.parametrize("pairs", [("a", "b"), ["ab"], [("a", None)], [("a",)]])
+def test_a_given_translation_is_a_pair_of_texts(translator, pairs):
+    with pytest.raises(ValueError, match=r"pairs\[0\] is .*; give a pair"):
+        translator.score(pairs)
 
 
 def test_an_ensemble_averages_probabilities(ckpt, other, translator):
@@ -417,7 +425,7 @@ def test_a_tab_in_a_translation_makes_no_column():
         (["--samples", "2", "--diversity", "0"], "--diversity is an option of beam search, which --samples replaces"),
         (["--diversity", "3"], "--diversity=3.0 has no effect with --beam-groups=1: leave it out, or set"),
         (["--samples", "2", "--n-best", "3"], "--n-best 3 needs as many --samples"),
-        (["--samples", "2", "--top-p", "1.5"], "not a number from 0 to 1"),
+        (["--samples", "2", "--top-p", "0"], "argument --top-p: '0' is not a number above 0 and at most 1"),
         (["--beam-size", "5", "--beam-groups", "2"], "--beam-groups is 2; choose a divisor of --beam-size (5)"),
         (["--suppress", "nosuchpiece"], "no piece 'nosuchpiece'"),
     ],

@@ -12,10 +12,10 @@ from seq2seq.data.languages import tags_of
 from seq2seq.inference.description import write_description
 from seq2seq.inference.export.card import Origin, model_card
 from seq2seq.inference.export.plain_transformer import UnsupportedError
-from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
+from seq2seq.inference.model_files import load_model, locate
 from seq2seq.network.build import max_positions
 from seq2seq.system.files import atomic_folder, write_text
-from seq2seq.system.model_path import WEIGHTS
+from seq2seq.system.model_path import WEIGHTS, checkpoint_file
 from seq2seq.system.packages import MissingPackageError
 
 
@@ -41,10 +41,7 @@ def export_model(
     """
     if dtype != "float32" and format != "onnx":
         raise ValueError(f"--dtype {dtype} is for --format onnx only; {format} folders hold float32 weights")
-    path = locate(ckpt)
-    if runs_on_cpu_alone(path):
-        raise ValueError(f"--ckpt {ckpt} holds ONNX graphs, without the weights that an export needs")
-    loaded = load_model(path, device="cpu", trust=trust)
+    loaded = load_model(checkpoint_file(locate(ckpt)), device="cpu", trust=trust)
     positions = max_positions(loaded.meta["model"], trust=trust)
     limits: dict[str, Any] = {"positions": positions, "tags": tags_of(loaded.meta, loaded.tokenizer).source}
     with atomic_folder(out, replace=True) as folder:
