@@ -52,7 +52,7 @@ from seq2seq.search.graphs import choose_graphs
 from seq2seq.search.running import Source
 from seq2seq.settings.declare import keys
 from seq2seq.settings.search import SamplingSettings, SearchSettings, chosen_search
-from seq2seq.settings.values import require_list, suggestion
+from seq2seq.settings.values import require_list, shown, suggestion
 from seq2seq.system.errors import first_line
 
 log = logging.getLogger(__name__)
@@ -552,9 +552,7 @@ def _require_lists(**given: Any) -> None:
     """Raise ValueError for what is not a list of texts, and for lists that do not have an entry per line."""
     rows = {f"phrases[{number}]": each for number, each in enumerate(given["phrases"] or ())}
     for name, value in (given | rows).items():
-        # Its rows are checked
-        if name != "phrases":
-            require_list(value or (), name)
+        require_list(value or (), name, object if name == "phrases" else str)
     lines = len(given["lines"])
     for name in ("prefixes", "phrases"):
         if given[name] is not None and len(given[name]) != lines:

@@ -199,13 +199,13 @@ def _items(value: Any, hints: Sequence[Any], limits: Mapping[str, Any]) -> tuple
     return tuple(_convert(each, hint, limits) for each, hint in zip(values, hints, strict=True))
 
 
-def require_list(value: Any, name: str) -> None:
-    """Raise ValueError for a text in place of a list of texts, and for an entry that is no text."""
+def require_list(value: Any, name: str, of: type = str) -> None:
+    """Raise ValueError for a text in place of a list, and for an entry of another type than `of`."""
     if isinstance(value, str):
         raise ValueError(f"{name} is the str '{shown(value)}', whose characters would be the entries; give a list")
     for number, each in enumerate(value):
-        if not isinstance(each, str):
-            raise ValueError(f"{name}[{number}] is {shown(repr(each))}; give a str")
+        if not isinstance(each, of):
+            raise ValueError(f"{name}[{number}] is {shown(repr(each))}; give a {of.__name__}")
 
 
 def near(word: str, known: Sequence[str]) -> list[str]:
