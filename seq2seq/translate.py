@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_status(lambda: _run_document(options))
     options.format = options.format or ("tsv" if options.n_best > 1 else "text")
     if options.resume and not (options.input and options.output):
-        parser.error("--resume needs --input and --output")
+        parser.error("--resume needs --input FILE and --output FILE")
     if options.resume and not Path(options.input).is_file():
         parser.error(f"--resume needs an input that can be read again, and {options.input} is not a regular file")
     if options.resume and compression(options.output):
@@ -216,11 +216,11 @@ def _run_document(options: argparse.Namespace) -> int:
 
     notes = Notes(warn, what="text")
     terms = TermCounts()
+    given: list[str] = []
 
     def translate(texts: Sequence[str], marked: Sequence[bool]) -> list[tuple[str, Any]]:
         """Translate texts, and align those with marks; one that fails keeps its source."""
-        if not any(texts):
-            warn(f"{source} has no text to translate")
+        given.extend(filter(None, texts))
         rows = [row[:1] for row in translator.translate(texts, note=notes.add, suppress=options.suppress)]
         # ONNX graphs align no words
         asked = [i for i, each in enumerate(marked) if each and translator.can_force]
@@ -237,6 +237,8 @@ def _run_document(options: argparse.Namespace) -> int:
         raise ValueError(f"--document {source}: {error}") from error
     with atomic_text(output) as sink:
         sink.write(translated)
+    if not given:
+        warn(f"{source} has no text to translate")
     if options.glossary:
         print_error(f"glossary: {terms}")
     if notes.failed:

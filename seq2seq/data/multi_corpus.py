@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 # Settings of an entry that locate its text. An entry with `train` inherits none of them.
 _PLACE = ("train", "valid", "test", "path", "config", "data_dir", "revision", "languages", "columns", "format")
 _KEYS = (*_PLACE, "src", "tgt", "clean", "limit", "weight", "tag")
-# A setting of the section, in a message, that an entry has too.
-_SETTING = re.compile(rf"(?<![\w./-])data\.({'|'.join(_KEYS)})\b")
+# A setting of the section, in a message, that an entry has too; not a file such as data.train.de.
+_SETTING = re.compile(rf"(?<![\w./=-])data\.({'|'.join(_KEYS)})\b(?!\.\w\w\b)")
 
 
 @dataclasses.dataclass(frozen=True)

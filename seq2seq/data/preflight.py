@@ -30,7 +30,8 @@ def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir:
     for part in parts:
         with naming(part.name):
             sample = validate_corpus(part.corpus, cache_dir=cache_dir)
-            _warn_of_factors(tokenizer, sample[0], f"data.{part.corpus.splits[0]}")
+            section = "data" if part.name in ("train", "data") else f"data.corpora.{part.name}"
+            _warn_of_factors(tokenizer, sample[0], f"{section}.{part.corpus.splits[0]}")
             try:
                 if tokenizer.patches:
                     encode_images(sample[0], tokenizer.patches)

@@ -161,13 +161,13 @@ def _by_language(prefix: Path, language: str, name: str, *, named: Path) -> str:
     if found:
         order = [compression(named)] * (named != prefix) + ["", *COMPRESSIONS]
         return str(min(found, key=lambda path: order.index(compression(path))))
-    if prefix.is_dir():
+    near = sorted(path.name for path in prefix.parent.glob(f"{glob.escape(prefix.name)}.*"))[:8]
+    if prefix.is_dir() and not near:
         inside = ", ".join(sorted(path.name for path in prefix.iterdir())[:8])
         raise ValueError(
             f"{name}={prefix} is a folder ({inside or 'empty'}): name what two files of it begin with, as in "
             f"{name}={prefix}/train, or a file with both sides"
         )
-    near = sorted(path.name for path in prefix.parent.glob(f"{glob.escape(prefix.name)}.*"))[:8]
     hint = f"there are {', '.join(near)}" if near else f"no file there begins with {prefix.name}."
     raise ValueError(
         f"{name}={prefix}: the file {prefix}.{language} (or {', '.join(COMPRESSIONS)}) does not exist; {hint}"

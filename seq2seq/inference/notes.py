@@ -9,7 +9,6 @@ from typing import NamedTuple
 _SAID = {
     "beyond": "has more sentences or pieces than most training lines (sentences=auto cuts such lines)",
     "long": "is longer than any training line",
-    "bare": "has no factors, with which the model was trained",
     "marked": "has the sign ￨ of factors, which the model reads as text",
     "limit": "has a translation that the limit of its length ended (max_len_ratio, max_len_extra)",
     "unread": "has a part that hardly any word of the translation reads",

@@ -112,11 +112,11 @@ class LineCutter:
         rows = [LINE_BREAKS.split(unmarked(whole_characters(line))) for line in lines]
         factors = self.tokenizer.factors
         for i, line in enumerate(lines):
-            if not is_blank(line) and (FACTOR in line) != bool(factors):
-                self.note(Note.of_kind(i, "bare" if factors else "marked"))
-        for i, line in enumerate(lines if factors else ()):
             try:
-                read_factors([line], factors)
+                if factors:
+                    read_factors([line], factors)
+                elif FACTOR in line:
+                    self.note(Note.of_kind(i, "marked"))
             except LineError as error:
                 self.note(Note.failed(i, error.reason))
                 rows[i] = [""]

@@ -552,7 +552,7 @@ def _require_lists(**given: Any) -> None:
     """Raise ValueError for what is not a list of texts, and for lists that do not have an entry per line."""
     rows = {f"phrases[{number}]": each for number, each in enumerate(given["phrases"] or ())}
     for name, value in (given | rows).items():
-        require_list(value or (), name, object if name == "phrases" else str)
+        require_list(() if value is None else value, name, object if name == "phrases" else str)
     lines = len(given["lines"])
     for name in ("prefixes", "phrases"):
         if given[name] is not None and len(given[name]) != lines:

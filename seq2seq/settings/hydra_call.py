@@ -200,7 +200,7 @@ def _wrong_change(override: Override, word: str) -> str:
     key = _key(word)
     place, _, value = word.partition("=")
     group = _GROUPS.get(key.replace("/", "."))
-    if group and group != place and override.value() is not None and "{" not in value:
+    if group and group != place and not override.is_delete() and override.value() is not None and "{" not in value:
         return f"{shown(word)}: a file is chosen by its group; write {group}={shown(value)}"
     if override.is_delete() and not f"{key}.".startswith(_USER_NAMED):
         return f"{word}: a setting cannot be deleted; null turns off what can be off, and {key} left out is its default"

@@ -11,7 +11,7 @@ import reprlib
 import sys
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 # Largest whole number of a setting without a bound of its own: YAML reads 1e3 as a float, which is exact up to here.
@@ -200,9 +200,9 @@ def _items(value: Any, hints: Sequence[Any], limits: Mapping[str, Any]) -> tuple
 
 
 def require_list(value: Any, name: str, of: type = str) -> None:
-    """Raise ValueError for a text in place of a list, and for an entry of another type than `of`."""
-    if isinstance(value, str):
-        raise ValueError(f"{name} is the str '{shown(value)}', whose characters would be the entries; give a list")
+    """Raise ValueError for a text or an iterator in place of a list, and for an entry of another type than `of`."""
+    if isinstance(value, (str, Iterator)):
+        raise ValueError(f"{name} is the {type(value).__name__} '{shown(str(value))}'; give a list")
     for number, each in enumerate(value):
         if not isinstance(each, of):
             raise ValueError(f"{name}[{number}] is {shown(repr(each))}; give a {of.__name__}")

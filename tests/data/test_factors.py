@@ -244,7 +244,6 @@ def test_lines_are_translated_with_their_factors(tokenizer, tmp_path):
     notes: list[Note] = []
     found = translator.translate(lines, note=notes.append)
     assert [note.position for note in notes if note.kind == "failed"] == [2]
-    assert [note.position for note in notes if note.kind == "bare"] == [1]
     assert found[2][0].text == ""
     assert found[2][0].score == float("-inf")
     assert found[3][0].score == 0

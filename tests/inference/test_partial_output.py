@@ -257,7 +257,7 @@ def test_one_process_at_a_time(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--resume"], "needs --input and --output"),
+        (["--resume"], "needs --input FILE and --output"),
         (["--resume", "--input", __file__, "--output", "b", "--alignments", "c"], "--alignments"),
         (["--resume", "--input", "/dev/null", "--output", "b"], "/dev/null"),
     ],
