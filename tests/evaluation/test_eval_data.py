@@ -125,7 +125,7 @@ def test_each_target_language_has_the_references_of_its_corpora(corpus):
 
 def test_an_error_names_the_corpus(corpus):
     data = section(corpus, corpora={"more": {"train": str(corpus / "train"), "test": str(corpus / "nowhere")}})
-    with pytest.raises(ValueError, match=r"^data\.corpora\.more: .*nowhere"):
+    with pytest.raises(ValueError, match=r"^data\.corpora\.more\.test=.*nowhere"):
         scored(corpus, data)
 
 
