@@ -62,16 +62,20 @@ class NamedCorpus:
         return languages._replace(source=[*languages.source, *others])
 
 
+def section_of(name: str) -> str:
+    """Return the section of settings of a named corpus; `train` and `data` stand for `data` itself."""
+    return "data" if name in ("train", "data") else f"data.corpora.{name}"
+
+
 @contextlib.contextmanager
 def naming(name: str) -> Iterator[None]:
     """Name an entry of `data.corpora` and its settings in the message of a ValueError raised in this block."""
     try:
         yield
     except ValueError as error:
-        # These two names stand for the section itself
-        if name in ("train", "data"):
+        entry = section_of(name)
+        if entry == "data":
             raise
-        entry = f"data.corpora.{name}"
         message = _SETTING.sub(lambda setting: f"{entry}.{setting[1]}", str(error))
         raise ValueError(message if f"{entry}." in message else f"{entry}: {message}") from error
 

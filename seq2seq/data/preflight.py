@@ -8,7 +8,7 @@ from seq2seq.data.cleaning import Pairs
 from seq2seq.data.factors import numbered, read_factors
 from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.hub import repository_of, require_remote
-from seq2seq.data.multi_corpus import NamedCorpus, naming, parts_of
+from seq2seq.data.multi_corpus import NamedCorpus, naming, parts_of, section_of
 from seq2seq.data.raw_pairs import sample_pairs
 from seq2seq.data.readers import SIDE_NAMES
 from seq2seq.data.split_files import is_address, resolve_path
@@ -30,8 +30,7 @@ def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir:
     for part in parts:
         with naming(part.name):
             sample = validate_corpus(part.corpus, cache_dir=cache_dir)
-            section = "data" if part.name in ("train", "data") else f"data.corpora.{part.name}"
-            _warn_of_factors(tokenizer, sample[0], f"{section}.{part.corpus.splits[0]}")
+            _warn_of_factors(tokenizer, sample[0], f"{section_of(part.name)}.{part.corpus.splits[0]}")
             try:
                 if tokenizer.patches:
                     encode_images(sample[0], tokenizer.patches)
