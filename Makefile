@@ -9,6 +9,8 @@ SENTENCES := "Deine Töchter haben am Freitag unseren Koffer neben das Sofa gest
 
 # a process for each core; each test computes in one thread
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
+# Tests are kept compiled, whatever the environment says; otherwise each process compiles all of them again
+export PYTHONDONTWRITEBYTECODE :=
 ROUNDS ?= 20
 
 # Triton as torch 2.11 brings it: GPU machines may compile the kernels with another version than the environment's

@@ -28,7 +28,6 @@ from seq2seq.system.resources import conf_dir
 
 PAD, UNK, BOS, EOS = range(4)
 VOCAB = 23
-TOGETHER = 12  # files that _every_mixer composes at once
 VOCABULARY = {"src_vocab_size": VOCAB, "tgt_vocab_size": VOCAB, "pad_id": PAD, "joint": True}
 WIDTH = 16
 # Deep enough for any per_layer list, and with every dropout on
@@ -112,38 +111,35 @@ def tiny(*overrides: str, **extra: Any) -> Seq2Seq:
 
 
 @functools.cache
-def _every_mixer(folder: str = "", sizes: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Compose all presets, self mixers and cross mixers, a dozen at a time, under one model section.
+def mixer_file(part: str, name: str, folder: str = "") -> DictConfig:
+    """The settings of conf/mixer/<part>/<name>.yaml; Hydra composes it only if it has a list of defaults.
 
-    Hydra's time grows with the square of the files that it composes together. `folder` is searched, too: it has its
-    own conf/mixer.
+    `folder` is searched, too: it has its own conf/mixer.
     """
-    found = {part: names(part, folder) if folder else names(part) for part in ("", "self", "cross")}
-    files: list[Any] = []
-    for part, each in found.items():
-        group = f"mixer/{part}".rstrip("/")
-        files += [{f"{group}@{part or 'presets'}.{name}": name} for name in each]
-    further = [f"hydra.searchpath=[file://{folder}]"] if folder else []
-    every: dict[str, Any] = {}
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        for start in range(0, len(files), TOGETHER):
-            node = {"defaults": [{"model": "tiny"}, *files[start : start + TOGETHER]]}
-            ConfigStore.instance().store(name="every_mixer", node=node)
-            composed = compose("every_mixer", [*TINY[1:], *sizes, *further])
-            for part, settings in OmegaConf.to_container(composed, resolve=True).items():  # type: ignore[union-attr]
-                every.setdefault(part, {}).update(settings)
-    return every
+    places = [Path(folder) / "mixer", conf_dir() / "mixer"] if folder else [conf_dir() / "mixer"]
+    file = next(path for place in places if (path := place / part / f"{name}.yaml").exists())
+    settings = OmegaConf.load(file)
+    if "defaults" in settings:
+        ConfigStore.instance().store(name="one_mixer", node={"defaults": [{f"mixer/{part}@mixer": name}]})
+        with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+            settings = compose("one_mixer", searched(folder)).mixer
+    return settings  # type: ignore[return-value]
+
+
+def searched(folder: str) -> list[str]:
+    """The override by which Hydra searches `folder`, too."""
+    return [f"hydra.searchpath=[file://{folder}]"] if folder else []
 
 
 def preset_config(name: str, folder: str = "") -> dict[str, Any]:
     """The settings of a small model with preset `name`, as `config` returns them."""
-    every = _every_mixer(folder)
-    return {**copy.deepcopy({"model": every["model"], "mixer": every["presets"][name]}), **VOCABULARY}
+    return config(*TINY, f"mixer={name}", *searched(folder))
 
 
+@functools.cache
 def decodes(name: str) -> bool:
     """True if a self mixer has a causal form: an encoder-only mixer does not override `step`."""
-    target = OmegaConf.load(conf_dir() / "mixer" / "self" / f"{name}.yaml").get("_target_")
+    target = mixer_file("self", name).get("_target_")
     return target is None or build.decodes(mixer_class(target, SelfMixer))
 
 
@@ -162,7 +158,9 @@ class Case(NamedTuple):
     def settings(self, *sizes: str) -> dict[str, Any]:
         """The slot's settings under the model section of TINY and `sizes`."""
         part = "cross" if self.slot == "cross" else "self"
-        return {**copy.deepcopy(_every_mixer(self.folder, sizes)[part][self.name]), **dict(self.changes)}
+        model, mixer = _compose((*TINY, *sizes))["model"], mixer_file(part, self.name, self.folder)
+        resolved: Any = OmegaConf.to_container(OmegaConf.create({"model": model, "mixer": mixer}), resolve=True)
+        return {**resolved["mixer"], **dict(self.changes)}
 
     def build(self, values: Mapping[str, Any], dim: int = WIDTH) -> Any:
         """Build the mixer from the values of one layer."""

@@ -88,6 +88,7 @@ REPRESENTATIVE = {
         " ".join(command) for command in commands(("train", "prepare"), [ROOT / "README.md"])
     ]
 }
+EXHAUSTIVE = {"test_the_table_of_sizes"}
 
 
 @pytest.mark.parametrize("command", commands(("train", "prepare")), ids=" ".join)

@@ -12,7 +12,7 @@ from benchmarks.fuzz_translate import Example, Fuzz, examples, texts_of
 from seq2seq import translate
 
 # `make rest` draws more
-EXHAUSTIVE = ("test_more_examples",)
+EXHAUSTIVE = {"test_more_examples", "test_examples"}
 LINES = [b"der Hund", b"\xff\xfe", b"", b"die Katze schl\xc3\xa4ft"]
 
 

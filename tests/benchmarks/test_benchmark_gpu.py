@@ -36,7 +36,9 @@ from seq2seq.training.lightning_parts import kernel_warm_up
 EXHAUSTIVE = {
     "test_the_budget_is_kept_and_the_part_repeated",
     "test_a_part_is_stopped_at_its_limit_with_its_children",
+    "test_norms_are_timed_both_ways_and_compared",
 }
+REPRESENTATIVE = {"test_replayed_and_plain_passes_agree": {"dynamicconv"}}
 # Each part is a program of a line; "save" writes what a part has so far.
 PROGRAMS = {
     "quick": "print('fine'); save(number=3)",

@@ -12,6 +12,8 @@ from benchmarks.hostile.__main__ import CAMPAIGN
 from benchmarks.hostile.attempts import Attempt
 from benchmarks.hostile.processes import Command, Done, Limits, run
 
+EXHAUSTIVE = {"test_a_command_runs_in_a_fork_as_python_m_would"}
+
 
 def done(status=2, err="error: --beam is not an option\n", out=b"", exceeded=""):
     return Done(status=status, out=out, err=err, exceeded=exceeded, cpu=0.1, wall=0.2, megabytes=3)

@@ -14,6 +14,8 @@ from seq2seq.comparison import estimates
 from seq2seq.settings.compose import presets
 from seq2seq.training.machine.flops import training_flops
 
+EXHAUSTIVE = {"test_flops_of_a_card_agree_with_training", "test_a_planted_figure_is_found"}
+
 
 @pytest.mark.slow
 def test_the_pages_are_what_the_command_writes(capsys):

@@ -10,6 +10,8 @@ import torch
 
 from benchmarks import train
 
+EXHAUSTIVE = {"test_every_contestant_gets_a_row_and_a_ratio"}
+
 TINY = ("mixer=transformer", "model.dim=16", "model.ffn_dim=32", "model.encoder_layers=1", "model.decoder_layers=1")
 
 

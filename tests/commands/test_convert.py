@@ -33,6 +33,9 @@ from seq2seq.settings.tokenizer import TokenizerSettings
 from seq2seq.system.model_path import CheckpointError
 from seq2seq.training.finetune import ready_models
 
+EXHAUSTIVE = {"test_marian_has_the_same_logits", "test_tags_choose_a_target_language"}
+REPRESENTATIVE = {"test_models_that_were_trained_here_come_back": {"all"}}
+
 need("transformers")
 
 LINES = tiny.sentences(tiny.GERMAN, 200)

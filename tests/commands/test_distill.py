@@ -16,6 +16,8 @@ import tiny
 from seq2seq import distill, translate
 from seq2seq.inference.translator import Translator
 
+EXHAUSTIVE = {"test_a_failure_of_the_translation_ends_the_command"}
+
 LINES = ["der Hund geht", "", "die Katze kommt nicht", "ich"]
 MORE = ["das Haus\r", "der Hund geht"]
 LIMITS = ["--device", "cpu", "--max-len-ratio", "1", "--max-len-extra", "3"]

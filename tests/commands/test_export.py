@@ -31,14 +31,15 @@ from seq2seq.system.packages import MissingPackageError, require
 need("safetensors", "ctranslate2", "transformers")
 
 # Transformers takes seconds to import
-EXHAUSTIVE = (
+EXHAUSTIVE = {
     "test_marian_is_the_model",
     "test_marian_cuts_text_as_we_do_with_a_vocabulary_for_each_side",
     "test_a_name_on_the_hub_is_read_from_its_cache",
     "test_a_model_that_translates_otherwise_is_refused",
     "test_two_tokens_as_good_as_equal_are_no_disagreement",
-)
-REPRESENTATIVE = {"test_ctranslate2_is_the_model": ["post-learned", "pre-fairseq"]}
+    "test_only_an_earlier_export_is_replaced",
+}
+REPRESENTATIVE = {"test_ctranslate2_is_the_model": {"pre-fairseq"}}
 
 LINES = tiny.sentences(tiny.GERMAN, 12)
 

@@ -25,7 +25,12 @@ from seq2seq.search import Hypothesis
 from seq2seq.settings.data import DataSettings
 from seq2seq.settings.search import SearchSettings
 
-EXHAUSTIVE = {"test_files_of_others_are_not_overwritten"}
+EXHAUSTIVE = {
+    "test_files_of_others_are_not_overwritten",
+    "test_what_is_read_is_not_overwritten",
+    "test_a_language_of_several_has_its_own_references",
+    "test_settings_of_a_named_data_set",
+}
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -185,6 +185,22 @@ EXHAUSTIVE = {
     "test_a_larger_budget_sets_the_earlier_results_aside",
     "test_a_model_with_learned_positions_is_decoded_within_them",
     "test_writing_checkpoints_is_not_training_time",
+    "test_a_fine_tuned_run_resumes_without_its_initial_checkpoint",
+    "test_settings_without_effect_are_refused_with_an_experiment",
+    "test_a_run_is_not_continued_under_other_settings_unless_forced",
+    "test_a_run_extends_the_tokenizer_of_its_checkpoint",
+    "test_a_killed_run_resumes_from_its_last_validation",
+    "test_a_run_resumes_after_its_corpus_and_tokenizer_were_moved",
+    "test_a_fine_tuned_run_and_its_preparation_keep_label_and_languages",
+    "test_the_batch_grows_when_an_epoch_is_smaller_than_a_batch",
+    "test_an_older_checkpoint_needs_a_copied_folder",
+    "test_a_finished_run_scored_with_another_search_records_it",
+    "test_a_signal_in_the_final_test_leaves_the_best_checkpoint",
+    "test_best_checkpoints_without_files_are_forgotten",
+    "test_step_checkpoints_after_the_last_state_are_removed",
+    "test_the_first_update_under_another_budget_has_its_rate",
+    "test_forced_growth_begins_with_small_batches",
+    "test_results_list_the_changes_of_settings",
 }
 REPRESENTATIVE = {
     "test_seeds_make_two_runs_identical": {"32"},
@@ -192,6 +208,8 @@ REPRESENTATIVE = {
     "test_a_killed_run_resumes_from_its_last_validation": {"True"},
     "test_a_diverged_run_ends_before_it_validates_nonsense": {"transformer"},
     "test_results_of_a_finished_run_stay_as_they_are": {"true"},
+    "test_stops_around_the_end_of_an_epoch_change_nothing": {"(0, 1)"},
+    "test_a_run_that_lost_its_best_weights_finds_others": {"missing"},
 }
 
 

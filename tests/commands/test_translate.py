@@ -36,11 +36,15 @@ from seq2seq.training.bounds.faults import TrainingFault, as_fault
 
 ROOT = Path(__file__).resolve().parents[2]
 # test_one_line_at_a_time_and_ctrl_c and tests/system/test_stdio.py stay: each process takes 3 seconds to start
-EXHAUSTIVE = (
+EXHAUSTIVE = {
     "test_a_reader_that_leaves_early",
     "test_output_appears_whole_or_not_at_all",
     "test_a_line_of_ten_megabytes",
-)
+    "test_one_line_at_a_time_and_ctrl_c",
+    "test_nasty_lines",
+    "test_an_over_long_line_is_cut_and_named",
+    "test_wide_beams_get_smaller_batches",
+}
 
 
 def _nasty_module():

@@ -22,7 +22,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.tokenizer import TokenizerSettings
 from seq2seq.training import finetune
 
-EXHAUSTIVE = {"test_killed_at_any_write_the_next_use_repairs"}
+EXHAUSTIVE = {"test_killed_at_any_write_the_next_use_repairs", "test_every_file_of_the_cache_is_checked"}
 
 
 def truncate(path: Path) -> None:

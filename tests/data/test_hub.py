@@ -23,7 +23,10 @@ from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.data import CorpusSettings
 
 EXHAUSTIVE = {"test_no_copy_and_no_network_is_known_before_any_work"}
-REPRESENTATIVE = {"test_a_snapshot_is_read_offline": {"True"}}
+REPRESENTATIVE = {
+    "test_a_snapshot_is_read_offline": {"True"},
+    "test_an_incomplete_copy_is_never_read_as_the_whole": {"wmt16_newstest2014"},
+}
 SIZES = {"train": 6400, "validation": 7, "test": 5}
 WMT14 = "b199e406369ec1b7634206d3ded5ba45de2fe696"
 WMT16 = "41d8a4013aa1489f28fea60ec0932af246086482"

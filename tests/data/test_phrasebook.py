@@ -11,6 +11,8 @@ from random import Random
 
 import pytest
 
+EXHAUSTIVE = {"test_one_sentence_has_one_translation", "test_orthography"}
+
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "phrasebook"
 SPLITS = ("train", "valid", "test")
 MODULES = ("lexicon", "morphology", "syntax", "phrases", "constructions", "generate")

@@ -21,6 +21,8 @@ from seq2seq.data.text_checks import (
 )
 from seq2seq.data.text_files import is_blank, warn_once
 
+REPRESENTATIVE = {"test_aligned_text_is_not_warned_of": {"0.3"}}
+
 
 def corpus(size: int, *, seed: int = 0, noise: float = 0.15) -> Pairs:
     """Lines whose lengths vary as in text; a translation is longer or shorter by some percent."""

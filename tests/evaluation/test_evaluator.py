@@ -21,6 +21,8 @@ from seq2seq.metrics import scorers
 from seq2seq.settings.search import SearchSettings
 from seq2seq.translate import _parser
 
+EXHAUSTIVE = {"test_ids_of_long_lines_are_cut_and_text_is_translated_in_parts"}
+
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory) -> Translator:

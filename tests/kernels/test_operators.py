@@ -39,7 +39,6 @@ from seq2seq.mixers.lightconv import LightConv
 
 # opcheck looks at an operator's registration, which does not depend on shapes; compiling takes seconds a case
 REPRESENTATIVE = {
-    "test_operators_are_what_torch_asks_for": [f"(2, 5, 2, 3, 3)-{op}" for op in ("lightconv", "lightconv-glu")],
     "test_operators_with_triton_are_what_torch_asks_for": ["3-dynamicconv"],
     "test_conv_step_is_what_torch_asks_for": ["True-3"],
     "test_compiled_function_is_eager": (),
@@ -51,8 +50,18 @@ REPRESENTATIVE = {
         f"{shape}-{op}" for shape in ("(2, 5, 2, 3, 3)", "(2, 150, 2, 2, 5)") for op in ("dynamicconv", "lightconv")
     ]
     + ["(2, 150, 2, 2, 5)-dynamicconv-unnormalized"],
+    "test_operators_are_what_torch_asks_for": {"(2, 5, 2, 3, 3)-lightconv-glu"},
+    "test_checkpointing_draws_the_same_masks": {"auto-DynamicConv", "auto-LightConv", "triton-LightConv"},
+    "test_compiled_mixer_drops_weights": {"LightConv"},
 }
-EXHAUSTIVE = {"test_inductor", "test_compiled_mixer_with_triton", "test_processes_are_one_with_the_joined_batch"}
+EXHAUSTIVE = {
+    "test_inductor",
+    "test_compiled_mixer_with_triton",
+    "test_processes_are_one_with_the_joined_batch",
+    "test_operators_with_triton_are_what_torch_asks_for",
+    "test_export",
+    "test_other_lengths_recompile_once",
+}
 
 ops = torch.ops.seq2seq
 every_op = pytest.mark.parametrize("op", ["dynamicconv", "dynamicconv-unnormalized", "lightconv", "lightconv-glu"])

@@ -31,6 +31,26 @@ from seq2seq.mixers.quadratic import Quadratic
 from seq2seq.mixers.relative import Relative
 from seq2seq.mixers.relative_bias import RelativeBias
 
+EXHAUSTIVE = {"test_dropout_follows_the_seed_and_keeps_the_mean"}
+REPRESENTATIVE = {
+    "test_kernels_are_their_reference": {
+        "bfloat16",
+        "bias of keys",
+        "causal, lengths",
+        "cross, lengths",
+        "dropout",
+        "groups, bias",
+        "odder width",
+        "self",
+    },
+    "test_self_mixers_train_by_it": {
+        "attention-causal",
+        "grouped-causal",
+        "relative_bias-both ways",
+        "rotary-both ways",
+    },
+}
+
 # By norm; the interpreter cuts bfloat16 off where a GPU rounds it
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-3 if DEVICE == "cuda" else 1e-2}
 

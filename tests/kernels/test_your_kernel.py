@@ -21,6 +21,8 @@ from running_mean import mean, mean_forward
 
 from seq2seq.mixers.average import running_mean
 
+EXHAUSTIVE = {"test_times_are_ratios"}
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "your-kernel.md").read_text("utf-8")
 SCRIPTS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

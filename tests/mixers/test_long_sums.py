@@ -16,6 +16,8 @@ from seq2seq.mixers.lowrank_mlp import LowRankMLP
 from seq2seq.mixers.talk import TaLK
 from seq2seq.network.mixer import SelfMixer
 
+REPRESENTATIVE = {"test_states_of_steps": {"aan", "average", "dynamic_depthwise", "lowrank_mlp"}}
+
 LENGTH, DIM = 2000, 16
 # Of the last positions, whose sums are longest; bfloat16 itself rounds by 1/256.
 LAST, TOLERANCE = 200, 0.01

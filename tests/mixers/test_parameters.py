@@ -11,7 +11,12 @@ from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.network.make_mixer import mixer_class
 from seq2seq.network.mixer import CrossMixer
 
-EXHAUSTIVE = ("test_parameters_are_as_documented", "test_parameters_of_cross_mixers_are_as_documented")
+EXHAUSTIVE = {
+    "test_parameters_are_as_documented",
+    "test_parameters_of_cross_mixers_are_as_documented",
+    "test_kernels_are_as_published",
+    "test_shapes_of_base_big_and_small",
+}
 REPRESENTATIVE = {
     "test_sizes_are_as_published": ["60.9", "213.2", "208.9"],
 }

@@ -20,23 +20,20 @@ from seq2seq.system.resources import conf_dir
 from seq2seq.training.command import refuse_mistakes, run_program, with_home
 
 # Each composes settings, up to a second; `make test-all` has every case
-EXHAUSTIVE = {"test_help_may_lose_its_reader"}
+EXHAUSTIVE = {
+    "test_help_may_lose_its_reader",
+    "test_a_sweep_is_refused_if_its_first_job_is_wrong",
+    "test_jobs_of_a_sweep_have_folders_of_their_own",
+}
 REPRESENTATIVE = {
     "test_a_program_ends_with_one_line": ["train"],
-    "test_an_unknown_key_suggests_similar_settings": [
-        "words0-trainer.maxtime-trainer.max_time",
-        "words4-optim.lrr-optim.lr",
-        "words7-hydra.launchr.x-hydra.launcher",
-    ],
     "test_correct_words_pass": ["words0", "words3", "words5"],
-    "test_a_name_of_another_framework_suggests_the_setting": [
-        "words0-the setting is optim.lr",
-        "words7-did you mean model.dropout",
-    ],
     "test_every_mistake_is_one_line": [
         *("data=3", "mixer={a: 1}", "=3", "seed=${foo}", "~data"),
         *("+model.layerdrop=0.1", "++data.batch_size=64", "+mixer.foo=1", "--nbest"),
     ],
+    "test_an_unknown_key_suggests_similar_settings": {"words0-trainer.maxtime-trainer.max_time"},
+    "test_a_name_of_another_framework_suggests_the_setting": {"words7-did you mean model.dropout"},
 }
 
 

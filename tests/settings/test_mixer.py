@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from composed import WIDTH, _every_mixer, names
+from composed import WIDTH, Case, names
 
 from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.network.make_mixer import layer_values, mixer_class
@@ -125,15 +125,17 @@ def test_every_preset_passes_unchanged(name):
 WRONG = {str: "nosuch", int: -1, float: -1.0, Sequence[int]: [-1]}
 
 
-@pytest.mark.parametrize("case", [case for part in ("self", "cross") for case in names(part)])
+@pytest.mark.parametrize(
+    "case",
+    [Case(slot, name) for slot, part in (("encoder", "self"), ("cross", "cross")) for name in names(part)],
+    ids=str,
+)
 def test_constructors_refuse_impossible_arguments(case):
     """For an unknown word or a negative number, a ValueError names the argument."""
-    part = "self" if case in names("self") else "cross"
-    values = _every_mixer()[part][case]
-    contract, sizes = (SelfMixer, {"causal": False}) if part == "self" else (CrossMixer, {"memory_dim": WIDTH})
-    given = layer_values(values, 0, 8)
-    target = given.pop("_target_")
-    mixer = mixer_class(target, contract)
+    cross = case.slot == "cross"
+    contract, sizes = (CrossMixer, {"memory_dim": WIDTH}) if cross else (SelfMixer, {"causal": False})
+    given = layer_values(case.settings(), 0, 8)
+    mixer = mixer_class(given.pop("_target_"), contract)
     hints = typing.get_type_hints(mixer.__init__)
     for name in inspect.signature(mixer).parameters:
         kind = next((each for each in (hints[name], *typing.get_args(hints[name])) if each in WRONG), None)

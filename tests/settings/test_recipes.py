@@ -39,7 +39,14 @@ REPRESENTATIVE = {
         *("iwslt14_de_en_dynamicconv", "rnnsearch", "tatoeba", "wu", "wmt14_en_de_transformer_base"),
     },
     "test_a_published_recipe_names_the_expected_score": {"iwslt14_de_en_dynamicconv", "wmt14_en_de_transformer_base"},
+    "test_systems_of_a_task_differ_in_the_mixer_alone": {"q1_en_fr"},
+    "test_a_task_of_the_benchmark_has_the_planned_values": {"q1_en_fr", "q2_authors", "q3_data"},
+    "test_checkpoints_for_the_published_average_are_kept": {
+        "iwslt14_de_en_lightconv-10-None",
+        "wmt14_en_fr_rnnsearch-None-None",
+    },
 }
+EXHAUSTIVE = {"test_data_sizes_have_equal_epochs", "test_systems_of_the_first_question"}
 
 
 @functools.cache

@@ -41,6 +41,8 @@ from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
 
+EXHAUSTIVE = {"test_an_update_fits_or_not"}
+
 CPU = torch.device("cpu")
 
 

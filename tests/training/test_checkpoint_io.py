@@ -19,6 +19,8 @@ from seq2seq.training.lightning_parts.checkpoint_io import AtomicCheckpointIO
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
 
+REPRESENTATIVE = {"test_a_run_in_two_parts_is_the_run_in_one": {"transformer"}}
+
 KEPT = ("trainer.val_steps=2", "trainer.ema=0.9", "trainer.keep_best=1")
 GIVEN = ("run=it", "trainer.test=false", "optim=anneal", *KEPT)
 SHORT, LONG = ("trainer.max_steps=2", "optim.schedule=constant"), ("trainer.max_steps=4", "optim.schedule=constant")

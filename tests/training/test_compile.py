@@ -25,7 +25,13 @@ from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
 
 # Compiling takes seconds; `make test-all` runs these
-EXHAUSTIVE = {"test_a_run_compiles_few_graphs_and_none_in_validations", "test_calls_without_a_graph_are_counted"}
+EXHAUSTIVE = {
+    "test_a_run_compiles_few_graphs_and_none_in_validations",
+    "test_calls_without_a_graph_are_counted",
+    "test_equal_widths_in_the_first_batch_cost_no_further_graph",
+    "test_a_settled_model_compiles_no_more_until_another_is_made",
+    "test_attention_is_compiled_with_cudnn_off_and_without_a_context",
+}
 
 # Graphs of encoder and decoder: one for a single row, one for other numbers of rows
 MOST = 4

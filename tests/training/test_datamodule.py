@@ -415,7 +415,11 @@ def test_a_number_may_be_written_as_on_the_command_line(folder):
     assert read_settings(folder, max_tokens=1e3).max_tokens == 1000
 
 
-EXHAUSTIVE = {"test_several_processes_write_the_same_cache", "test_a_killed_process_of_several_is_told"}
+EXHAUSTIVE = {
+    "test_several_processes_write_the_same_cache",
+    "test_a_killed_process_of_several_is_told",
+    "test_a_process_ends_although_its_worker_sleeps",
+}
 
 
 @pytest.mark.parametrize("num_proc", [2, 3])

@@ -27,6 +27,9 @@ from seq2seq.training.loop import STATE_KEYS
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
 
+EXHAUSTIVE = {"test_a_mixer_of_another_package_is_trained"}
+REPRESENTATIVE = {"test_a_run_with_frozen_parameters_is_resumed_with_its_average": {"muon"}}
+
 PAGE = Path(seq2seq.__file__).parents[1] / "docs" / "training.md"
 HERE = __name__
 

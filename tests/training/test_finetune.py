@@ -39,7 +39,28 @@ CONTRADICTIONS = {
     "tokenizer.type=bpe": r"tokenizer\.type \(bpe\) has no effect",
     "experiment=iwslt14_de_en_transformer": r"is .* there and .* here",
 }
-REPRESENTATIVE = {"test_a_choice_that_contradicts_the_checkpoint_is_refused": {"model.dim=128", "data.vocab_size=2000"}}
+REPRESENTATIVE = {
+    "test_a_choice_that_contradicts_the_checkpoint_is_refused": {"model.dim=128", "data.vocab_size=2000"},
+    "test_languages_that_were_not_given_are_the_checkpoints": {
+        "../x-de-words14-de-en-translates ../x-de, this run de-en",
+        "en-de-words0-en-de-",
+        "en-de-words10-en-zh-translates en-de, this run en-zh",
+        "en-de-words12-de-en-translates en-de, this run de-en",
+        "en-fr-words5-de-en-translates en-fr, this run de-en",
+    },
+    "test_a_fine_tuned_run_has_the_label_of_its_checkpoint": {
+        "../x-attention",
+        "3-attention",
+        "transformer-transformer",
+    },
+    "test_an_extended_model_translates_as_before": {"target-True"},
+}
+EXHAUSTIVE = {
+    "test_a_preset_that_is_typed_names_the_same_folder",
+    "test_another_machine_computes_in_its_own_way",
+    "test_settings_of_an_extension_are_refused_without_one",
+    "test_a_tagged_checkpoint_is_fine_tuned_with_tags",
+}
 
 
 @pytest.fixture(scope="module")

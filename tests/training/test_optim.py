@@ -22,6 +22,10 @@ from seq2seq.training.objective import muon
 from seq2seq.training.objective.muon import MuonWithAdam, orthogonalize
 from seq2seq.training.objective.optim import Schedule, build_optimizer, learning_rate, scale_and_clip
 
+REPRESENTATIVE = {
+    "test_muon_updates_every_linear_layer_but_the_tables": {"bahdanau", "dynamicconv", "lightconv", "transformer"}
+}
+
 
 def rates(settings: OptimSettings, count: int) -> list[float]:
     return [learning_rate(step, settings) for step in range(1, count + 1)]

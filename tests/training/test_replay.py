@@ -31,6 +31,12 @@ from seq2seq.training.objective.loss import LossSums
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
 
+EXHAUSTIVE = {
+    "test_a_resumed_run_captures_all_shapes_again_and_repeats_exactly",
+    "test_parameters_that_a_callback_freezes_get_no_gradient",
+}
+REPRESENTATIVE = {"test_replayed_runs_have_the_bits_of_plain_ones": {"lightconv"}}
+
 CPU = torch.device("cpu")
 
 

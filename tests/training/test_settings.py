@@ -21,6 +21,17 @@ from seq2seq.system.resources import conf_dir
 from seq2seq.training.machine.hardware import resolve_accelerator, resolve_precision
 from seq2seq.training.plan import make_plan
 
+EXHAUSTIVE = {"test_no_experiment_sets_what_it_does_not_use", "test_a_ready_tokenizer_takes_no_settings_of_another"}
+REPRESENTATIVE = {
+    "test_a_setting_without_effect_is_refused": {
+        "words0-optim.warmup_steps=9 .* optim.schedule=anneal: .* to inverse_sqrt or",
+        "words17-encoder.kernel_size=5 .*per_layer.kernel_size=\\\\[3, 7",
+        "words6-data.shuffle_buffer=9 .* data.streaming=false: .* to true",
+        "words8-data.temperature=5.0 .* data.corpora=null",
+    },
+    "test_a_resumed_run_accepts_a_setting_without_effect": {"data.shuffle_buffer=9"},
+}
+
 
 @pytest.mark.parametrize(
     ("text", "expected"),

@@ -23,7 +23,7 @@ from seq2seq.training.make_trainer import validation_search
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
 
-REPRESENTATIVE = {"test_a_run_that_decodes_by_replayed_steps_is_a_run_that_does_not": {"transformer"}}
+EXHAUSTIVE = {"test_a_run_that_decodes_by_replayed_steps_is_a_run_that_does_not"}
 
 
 @pytest.mark.parametrize(

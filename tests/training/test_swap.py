@@ -21,6 +21,16 @@ from seq2seq.training import checks, finetune
 from seq2seq.training.plan import RunPlan, make_plan
 from seq2seq.training.run import TrainingRun
 
+EXHAUSTIVE = {"test_the_same_preset_by_name_is_no_swap", "test_a_new_mixer_has_the_sizes_of_the_checkpoint"}
+REPRESENTATIVE = {
+    "test_a_new_mixer_starts_from_the_values_of_the_old_one": {"true-lightconv"},
+    "test_a_typed_mixer_replaces_the_checkpoints": {
+        "words0-expected0-new: 1,140 in decoder.layers.0-1.mix.f",
+        "words3-expected3-left out: 2,048 in decoder.layers",
+        "words4-expected4-17,776 of 17,776",
+    },
+}
+
 SLOT = "mixer/self@mixer.decoder=lightconv"
 
 

@@ -24,6 +24,8 @@ from seq2seq.training.objective.trained_weights import choose_trained
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
 
+REPRESENTATIVE = {"test_a_run_saves_plain_checkpoints_and_resumes": {"ema"}}
+
 
 def trained(model: nn.Module) -> set[str]:
     return {name for name, each in model.named_parameters() if each.requires_grad}

@@ -16,6 +16,13 @@ from seq2seq.runs.training_state import read_state
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
 
+EXHAUSTIVE = {
+    "test_with_dropout_the_loss_is_of_the_same_law",
+    "test_subwords_are_sampled_where_micro_batches_are_idle",
+    "test_a_run_goes_on_with_other_micro_batches",
+}
+REPRESENTATIVE = {"test_micro_batches_of_an_update_do_not_change_it": {"false"}}
+
 NO_DROPOUT = ("model.dropout=0", "model.attention_dropout=0", "model.weight_dropout=0")
 
 

@@ -12,7 +12,12 @@ from benchmarks import launches
 from seq2seq.kernels.fused import fused
 from seq2seq.settings.compose import presets
 
-EXHAUSTIVE = {"test_no_preset_waits"}
+EXHAUSTIVE = {
+    "test_no_preset_waits",
+    "test_one_kernel_around_each_sublayer",
+    "test_muon_does_not_wait",
+    "test_weights_are_cast_together_on_a_gpu",
+}
 REPRESENTATIVE = {"test_a_training_step_does_not_wait": ["dynamicconv"]}
 # A table of learned positions, and mixers with their own kernels
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted only where there is no GPU")

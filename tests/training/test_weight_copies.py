@@ -25,6 +25,11 @@ from seq2seq.training.objective.batch_loss import sum_losses
 from seq2seq.training.objective.loss import LossSums
 from seq2seq.training.objective.optim import scale_and_clip
 
+REPRESENTATIVE = {
+    "test_training_has_the_bits_of_autocast": {"lightconv-{'freeze': True}", "transformer-{}"},
+    "test_replayed_passes_have_the_bits_of_autocast": {"lightconv"},
+}
+
 MIXERS = ("transformer", "lightconv", "dynamicconv", "bahdanau")
 # DropConnect copies a number of the host's on a CPU, which the twin of graphs refuses
 SIZES = ("model.encoder_layers=2", "model.decoder_layers=2", "model.weight_dropout=0", "model.dropout=0.1")

@@ -21,6 +21,8 @@ from seq2seq.training.objective.word_distillation import distilled_cross_entropy
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
 
+EXHAUSTIVE = {"test_settings_that_cannot_work"}
+
 
 @pytest.mark.parametrize("chunk", [256, 1, 7])
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
