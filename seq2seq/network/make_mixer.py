@@ -50,33 +50,26 @@ def mixer_class(target: str, contract: type[nn.Module], *, trust: Sequence[str] 
     try:
         result = getattr(importlib.import_module(module_name), name, None)
     except ImportError as error:
-        raise _target_error(target, f"cannot be imported ({error})", trust) from None
+        raise TargetError(f"_target_ {target!r} cannot be imported: {error}") from None
+    if not isinstance(result, type):
+        raise TargetError(f"_target_ {target!r}: {module_name} has no class {name}")
     # A trusted module may import a class of another package, which is not trusted
-    if not isinstance(result, type) or result.__module__.split(".")[0] not in _trusted(trust):
-        raise _target_error(target, "is not a class of a trusted package", trust)
+    require_trusted(f"{result.__module__}.{name}", trust)
     if not issubclass(result, contract) or result is contract:
-        raise _target_error(target, f"is no {contract.__name__}", trust)
+        base = f"{contract.__module__}.{contract.__name__}"
+        raise TargetError(f"_target_ {target!r} is no mixer for this slot: it must be a subclass of {base}")
     return result
-
-
-def _trusted(trust: Sequence[str]) -> tuple[str, ...]:
-    """Return the packages whose mixers may be built."""
-    return tuple(dict.fromkeys(("seq2seq", *trust)))
 
 
 def require_trusted(target: str, trust: Sequence[str]) -> None:
     """Raise TargetError if `target` is not in a trusted package."""
     module_name, _, _ = str(target).rpartition(".")
-    if module_name.split(".")[0] not in _trusted(trust):
-        raise _target_error(target, "is not trusted", trust)
-
-
-def _target_error(target: str, problem: str, trust: Sequence[str]) -> TargetError:
-    """Make the error of a wrong `_target_`, with the packages that are allowed."""
-    return TargetError(
-        f"_target_ {target!r} {problem}; allowed are mixers defined in {', '.join(_trusted(trust))}: a checkpoint with "
-        "mixers of another package needs --trust PACKAGE, its top name (trust= in Python)"
-    )
+    trusted = tuple(dict.fromkeys(("seq2seq", *trust)))
+    if module_name.split(".")[0] not in trusted:
+        raise TargetError(
+            f"_target_ {target!r} is not trusted; allowed are mixers of {', '.join(trusted)}: a checkpoint with "
+            "mixers of another package needs --trust PACKAGE, its top name (trust= in Python)"
+        )
 
 
 def layer_slot(slot: Mapping[str, Any], layer: int, num_layers: int, path: str = "") -> tuple[str, Mapping[str, Any]]:
@@ -137,7 +130,7 @@ def _entry(entries: Any, layer: int, num_layers: int, name: str, *, cycle: bool 
 def class_of(values: Mapping[str, Any], slot: str, trust: Sequence[str]) -> type[Any]:
     """Return the class of a mixer's settings, see `mixer_class`; ValueError if they name none."""
     if "_target_" not in values:
-        raise ValueError(f"mixer.{slot} has no _target_: {dict(values)}")
+        raise ValueError(f"mixer.{slot} has no _target_, the dotted name of a mixer's class: {dict(values)}")
     return mixer_class(values["_target_"], CONTRACTS[slot], trust=trust)
 
 

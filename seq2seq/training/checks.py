@@ -19,6 +19,7 @@ from seq2seq.evaluation.reference_checks import text_warnings
 from seq2seq.metrics.moses_bleu import check_convention
 from seq2seq.metrics.scorers import check_tokenize, tokenize_for
 from seq2seq.network.build import bounds, build_model, max_positions, on_meta_device
+from seq2seq.network.conformance import try_mixers
 from seq2seq.network.mixer import CrossMixer
 from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.tokenizer import PatchGrid
@@ -45,7 +46,8 @@ def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
         start: The checkpoint that a new run starts from.
 
     Raises:
-        ValueError: The model cannot be built, or differs from the model of `start`.
+        ValueError: The model cannot be built, differs from the model of `start`, or has a mixer that breaks its
+            contract.
     """
     # Any vocabulary will do: the tokenizer may not exist yet.
     sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": plan.tokenizer.joint}
@@ -56,11 +58,13 @@ def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
         sizes = {key: value for key, value in before.items() if key not in ("model", "mixer")}
         swapped = finetune.swapped_slots(before, plan.config, plan)
         finetune.require_same_model(before, plan.config, plan, swapped=swapped)
+    config = plan.model_config(sizes)
     with on_meta_device():
-        model = build_model(plan.model_config(sizes), trust=plan.trust)
+        model = build_model(config, trust=plan.trust)
         # Refuses patterns that match nothing
         if plan.optim.freeze or plan.optim.lora:
             choose_trained(copy.deepcopy(model), plan.optim)
+    try_mixers(config, trust=plan.trust)
     if start and swapped:
         finetune.report_new_weights(model, start.model, str(plan.run.init_from))
     return model

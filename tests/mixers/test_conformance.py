@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from seq2seq.network import build
 from seq2seq.network.build import build_model
+from seq2seq.network.conformance import try_mixer
 from seq2seq.network.make_mixer import layer_values
 from seq2seq.network.mixer import CrossMixer
 from seq2seq.network.state import Cache, expand, reorder
@@ -111,6 +112,12 @@ def test_shape(case, platform):
             assert y.dtype == platform.dtype
             assert y.isfinite().all()
         assert mixer.dim == WIDTH
+
+
+@every_case
+def test_a_training_accepts_it(case):
+    for mixer in case.variants():
+        try_mixer(mixer)
 
 
 @every_decoding_case

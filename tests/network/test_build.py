@@ -294,8 +294,16 @@ def test_a_reexported_stranger_is_refused(monkeypatch):
 
     stranger = type("Stranger", (Attention,), {"__module__": "elsewhere"})
     monkeypatch.setattr(module, "Stranger", stranger, raising=False)
-    with pytest.raises(TargetError, match="not a class of a trusted package"):
+    with pytest.raises(TargetError, match=r"elsewhere.Stranger. is not trusted"):
         mixer_class("seq2seq.mixers.attention.Stranger", SelfMixer)
+
+
+def test_a_target_that_is_no_mixer_says_why():
+    for name, key in (("Nosuch", "has no class Nosuch"), ("GatedNorm", "subclass of seq2seq.network.mixer.SelfMixer")):
+        with pytest.raises(TargetError, match=key):
+            mixer_class(f"seq2seq.mixers.attention.{name}", SelfMixer)
+    with pytest.raises(TargetError, match="cannot be imported: No module named"):
+        mixer_class("seq2seq.mixers.nosuch.X", SelfMixer)
 
 
 def test_building_changes_no_settings():

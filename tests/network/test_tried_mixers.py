@@ -1,0 +1,119 @@
+"""A training refuses a mixer that breaks its contract. Every shipped mixer passes: tests/mixers/test_conformance.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from composed import config
+from torch import Tensor, nn
+
+from seq2seq.mixers.attention import Attention, CrossAttention
+from seq2seq.mixers.average import Average
+from seq2seq.network.conformance import try_mixer, try_mixers
+
+
+class Future(Average):
+    """A decoder that averages the whole sentence."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.out(x.mean(1, keepdim=True).expand_as(x))
+
+
+class NoMask(Average):
+    """The padding counts."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x)
+
+
+class OverBatch(Average):
+    """Sentences are averaged with each other."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x, mask) - x.mean(0, keepdim=True)
+
+
+class OnePosition(Average):
+    """One output for all positions, which a residual would spread."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x, mask)[:, -1:]
+
+
+class Random(Average):
+    """Dropout also in evaluation."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return nn.functional.dropout(super().forward(x, mask), 0.1)
+
+
+class OldState(Average):
+    """A step that forgets its input."""
+
+    def step(self, x, state, position):
+        y, _ = super().step(x, state.__class__(state.total.clone()), position)
+        return y, state
+
+
+class OwnState(Average):
+    """A state that the search cannot reorder."""
+
+    def empty_state(self, batch_size, max_len, *, device=None, dtype=None):
+        self.total = torch.zeros(2 * batch_size, self.dim, dtype=dtype)
+        return super().empty_state(batch_size, max_len, device=device, dtype=dtype)
+
+    def step(self, x, state, position):
+        self.total = self.total + x
+        return self.out(self.total / (position[:, None] + 1)), state
+
+
+class Unregistered(Average):
+    """A layer that no optimizer sees."""
+
+    def __init__(self, *, dim: int, causal: bool) -> None:
+        super().__init__(dim=dim, causal=causal)
+        self.more = [nn.Linear(dim, dim)]
+
+
+class WholeSource(CrossAttention):
+    """The padding of the source is read."""
+
+    def project(self, memory, memory_mask):
+        return super().project(memory, torch.ones_like(memory_mask))
+
+
+@pytest.mark.parametrize(
+    ("mixer", "causal", "key"),
+    [
+        (Future, True, "Future.forward depends on later positions"),
+        (NoMask, False, "NoMask.forward depends on padding"),
+        (OverBatch, False, "OverBatch.forward .* other sentences"),
+        (OnePosition, False, r"OnePosition.forward returns \(2, 1, 8\) .* \(2, 6, 8\)"),
+        (Random, True, "Random.forward varies in evaluation"),
+        (OldState, True, "OldState.step differs from forward at position 1$"),
+        (OwnState, True, "OwnState.step differs .*reordered"),
+        (Unregistered, False, "Unregistered.more is a list .*nn.ModuleList"),
+    ],
+)
+def test_a_wrong_mixer_is_named(mixer, causal, key):
+    with pytest.raises(ValueError, match=f"^mixer.slot: {key}"):
+        try_mixer(mixer(dim=8, causal=causal), "mixer.slot")
+
+
+def test_a_cross_mixer_that_reads_padding_is_named():
+    with pytest.raises(ValueError, match=r"WholeSource\.forward depends on padding"):
+        try_mixer(WholeSource(dim=8, memory_dim=8, num_heads=2))
+
+
+def test_mixers_of_settings_are_tried_where_they_are_used(monkeypatch):
+    """The check draws no random number of the run, and knows the key of a kind in a hybrid stack."""
+    monkeypatch.setattr(Attention, "forward", lambda self, x, mask=None: x.flip(1))
+    settings = config("mixer=lightconv")
+    before = torch.get_rng_state()
+    try_mixers(settings)
+    assert torch.equal(torch.get_rng_state(), before)
+    attention = config("mixer=transformer")["mixer"]["decoder"]
+    kinds = {"kinds": {"a": settings["mixer"]["decoder"], "b": attention}, "pattern": ["a", "b"]}
+    settings["mixer"]["decoder"] = kinds
+    with pytest.raises(ValueError, match=r"^mixer.decoder.kinds.b: Attention.forward depends on later"):
+        try_mixers(settings)
