@@ -107,7 +107,8 @@ def _described(hint: Any, metadata: Mapping[str, Any]) -> str:
 def _range(metadata: Mapping[str, Any]) -> list[str]:
     """Return the bounds in words: from 0 to 1, above 0 and below 1."""
     closed = "above" not in metadata and "below" not in metadata
-    words = {"least": "from", "above": "above", "most": "to" if closed else "at most", "below": "below"}
+    most = "to" if closed and "least" in metadata else "at most"
+    words = {"least": "from", "above": "above", "most": most, "below": "below"}
     bounds = [f"{word} {metadata[key]:,}" for key, word in words.items() if key in metadata]
     return [(" " if closed else " and ").join(bounds)] if bounds else []
 
