@@ -68,10 +68,13 @@ def choose_pairs(
         For each table, the pairs of groups that are both in it.
 
     Raises:
-        ValueError: A name fits no group of any table, or several groups of one table.
+        ValueError: A name fits no group of any table, or several groups of one table; a contrast names one group twice.
     """
     if contrasts:
         chosen = [[_choose(tables, name, "--contrast") for name in names] for names in contrasts]
+        for names, (one, other) in zip(contrasts, chosen, strict=True):
+            if same := [group for group, base in zip(one, other, strict=True) if group and group is base]:
+                raise ValueError(f"--contrast {' '.join(names)}: both are the row '{same[0].label}'; name two rows")
         pairs = [[(one[number], other[number]) for one, other in chosen] for number in range(len(tables))]
     else:
         bases = [groups[0] for groups in tables] if baseline is None else _choose(tables, baseline, "--baseline")

@@ -189,6 +189,8 @@ def test_contrasts_are_compared_alone(tmp_path, capsys):
     assert [row["seeds p"] for row in against("", printed).values()] == [p_text(p) for p in holm(tests)]
     assert compare.main([*paths, "--contrast", "lstm", "rnn"]) == 2
     assert "choose from 'gru', 'lstm', 'mlp'" in capsys.readouterr().err
+    assert compare.main([*paths, "--contrast", "lstm", str(tmp_path / "lstm" / "2")]) == 2
+    assert "both are the row 'lstm'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
