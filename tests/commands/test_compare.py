@@ -876,7 +876,9 @@ def sweep(folder: Path, refs: list[str]) -> dict[tuple[str, str, int], Path]:
 def test_bleu_by_a_setting_has_a_row_for_each_mixer_and_its_best_value(tmp_path, capsys):
     runs = sweep(tmp_path, references(20))
     assert compare.main([str(tmp_path), "--by", "optim.peak_lr"]) == 0
-    rows = {row["optim.peak_lr"]: row for row in cells(capsys.readouterr().out.partition("BLEU by optim.peak_lr")[2])}
+    printed = capsys.readouterr().out
+    assert "--split valid" in printed
+    rows = {row["optim.peak_lr"]: row for row in cells(printed.partition("BLEU by optim.peak_lr")[2])}
     assert set(rows) == {"lightconv", "bahdanau"}
     for mixer, row in rows.items():
         means = {}
@@ -889,6 +891,10 @@ def test_bleu_by_a_setting_has_a_row_for_each_mixer_and_its_best_value(tmp_path,
             means[rate] = statistics.fmean(values)
             assert row[rate] == f"{means[rate]:.2f} ± {statistics.stdev(values):.2f}"
         assert row["best"] == max(means, key=lambda rate: means[rate])
+    for by, split in (("optim.peak_lr", "valid"), ("seed", "test")):
+        assert compare.main([str(tmp_path), "--by", by, "--split", split]) == 0
+        printed = capsys.readouterr().out.partition("BLEU by")[2]
+        assert ("best" in printed, "--split valid" in printed) == (by != "seed", False)
 
 
 def test_a_row_is_one_model_in_an_unfinished_sweep(tmp_path, capsys):
