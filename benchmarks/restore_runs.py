@@ -10,19 +10,16 @@ other scores with these references than in its results.json is left out: it belo
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import harness
-from seq2seq.comparison.significance import scoring
+from seq2seq.comparison.translations import check_translations
 from seq2seq.evaluation.scoring import read_text
-from seq2seq.metrics import scorers
 from seq2seq.runs.results import RunResult, collect
 from seq2seq.system.files import atomic_folder
-
-# Scores are compared to two decimal places, as they are printed.
-TOLERANCE = 0.005
 
 
 def restore(run: RunResult, source: Path, references: Path, out: Path) -> Path:
@@ -39,29 +36,6 @@ def restore(run: RunResult, source: Path, references: Path, out: Path) -> Path:
         for side, path in (("src", source), ("ref", references)):
             shutil.copyfile(path, folder / run.folder.test_file(side).name)
     return target
-
-
-def check(run: RunResult, references: Sequence[str]) -> None:
-    """Score the run's translations again.
-
-    Raises:
-        ValueError: The run has no translations, or their number or scores do not match.
-    """
-    translations = run.test_lines("hyp")
-    if not translations:
-        raise ValueError("it has no translations (test.hyp)")
-    if len(translations) != len(references):
-        raise ValueError(f"it has {len(translations):,} translations, and there are {len(references):,} references")
-    again = {
-        "bleu": scorers.bleu(translations, [references], **scoring(run)),
-        "chrf": scorers.chrf(translations, [references]),
-    }
-    for name, score in again.items():
-        recorded = run.score("test", name)
-        if abs(score.value - recorded) > TOLERANCE:
-            raise ValueError(
-                f"with these references it has {score.value:.2f} {name}, and results.json says {recorded:.2f}"
-            )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,7 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     restored = 0
     for run in collected.runs:
         try:
-            check(run, references)
+            texts = {"src": [], "ref": references, "hyp": run.test_lines("hyp")}
+            if not texts["hyp"]:
+                raise ValueError("it has no translations (test.hyp)")
+            check_translations(dataclasses.replace(run, texts=texts))
             print(restore(run, options.source, options.references, options.out))
             restored += 1
         except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""Launchers for sweeps on SLURM and in local processes that report every job as soon as it ends.
+"""Launchers for sweeps on SLURM and in local processes that report every job as soon as it ends, and in this process.
 
-They differ from the launchers of hydra-submitit-launcher mainly in how they wait. The latter wait for the jobs in
-order, give up at the first failure, and need SLURM's accounting to notice a job that was killed.
+The first two differ from the launchers of hydra-submitit-launcher mainly in how they wait. The latter wait for the jobs
+in order, give up at the first failure, and need SLURM's accounting to notice a job that was killed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
+from omegaconf import DictConfig
 
 from seq2seq.sweeps.hydra_callback import JobError
 from seq2seq.sweeps.job_records import OVER, Job, Process, common_overrides, slurm_state
@@ -54,6 +56,28 @@ POLL_SECONDS = 1.0
 GRACE_SECONDS = 10.0
 
 
+def _record_jobs(config: DictConfig, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[Job]:
+    """Record all jobs before the first one starts, so that `compare` knows the jobs that wait."""
+    sweep = Path(str(config.hydra.sweep.dir))
+    records = [
+        Job(folder=sweep / str(number), overrides=tuple(overrides), state="waiting")
+        for number, overrides in enumerate(job_overrides, initial_job_idx)
+    ]
+    for record in records:
+        record.write()
+    return records
+
+
+class SequentialLauncher(BasicLauncher):
+    """Launcher of one job after the other in this process: Hydra's own, with a record of all jobs."""
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Record the jobs, and run them."""
+        assert self.config is not None
+        _record_jobs(self.config, job_overrides, initial_job_idx)
+        return super().launch(job_overrides, initial_job_idx)
+
+
 class _ReportingLauncher(_Base):
     """Launcher that submits the jobs, reports the end of each, and returns after the last."""
 
@@ -82,14 +106,7 @@ class _ReportingLauncher(_Base):
     def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         assert self.config is not None
         self._require_devices(job_overrides)
-        sweep = Path(str(self.config.hydra.sweep.dir))
-        records = [
-            Job(folder=sweep / str(number), overrides=tuple(overrides), state="waiting")
-            for number, overrides in enumerate(job_overrides, initial_job_idx)
-        ]
-        # Write all records before the first job starts, so that `compare --watch` shows waiting jobs
-        for record in records:
-            record.write()
+        records = _record_jobs(self.config, job_overrides, initial_job_idx)
         state = Singleton.get_state()
         # Arguments of `__call__`, in the order of hydra-submitit-launcher
         arguments = [

@@ -1,4 +1,4 @@
-"""Defaults of `hydra/launcher=submitit_local` and `hydra/sweeper=optuna` that replace the defaults of their packages.
+"""Defaults of `hydra/launcher=basic`, `submitit_local` and `hydra/sweeper=optuna` that replace those of the packages.
 
 They cannot be YAML files: Hydra refuses a file with the name of a schema that a package has stored.
 """
@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 from typing import Any
 
+from hydra._internal.core_plugins.basic_launcher import BasicLauncherConf
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -19,6 +20,8 @@ class SweepSettings(SearchPathPlugin):
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Store the settings; the search path stays as it is."""
+        target = "hydra_plugins.seq2seq_sweeps.launchers.SequentialLauncher"
+        _store("hydra/launcher", "basic", BasicLauncherConf, {"_target_": target})
         # Both packages are optional
         with contextlib.suppress(ImportError):
             self._store_local()

@@ -18,6 +18,7 @@ from seq2seq.comparison.setting_scores import Breakdown, require_setting, score_
 from seq2seq.comparison.significance import choose_pairs, differences, plan
 from seq2seq.comparison.source_length import score_by_length
 from seq2seq.comparison.table import Table, differences_csv, legend, markdown, notes, scores_csv
+from seq2seq.comparison.translations import own_translations
 from seq2seq.runs.results import CollectedRuns, RunResult, collect
 from seq2seq.system.files import write_text
 from seq2seq.system.markdown import without_markup
@@ -118,6 +119,9 @@ def compare(
     for option, keys in (("--by", [settings.by] if settings.by else []), ("--ignore", settings.ignore)):
         for key in keys:
             require_setting(collected.runs, key, option)
+    if settings.split == "test":
+        own = own_translations(collected.runs)
+        collected = CollectedRuns(own.runs, collected.unusable + own.unusable)
     if settings.sets:
         further = further_sets(collected.runs, dict(settings.sets))
         collected = CollectedRuns(collected.runs + further.runs, collected.unusable + further.unusable)

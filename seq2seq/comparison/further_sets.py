@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from seq2seq.comparison.significance import scoring
+from seq2seq.comparison.translations import bleu, translate_again
 from seq2seq.data.readers import text_pairs
 from seq2seq.data.split_files import find_files
 from seq2seq.data.text_files import read_lines
@@ -29,32 +28,40 @@ def further_sets(runs: Sequence[RunResult], sets: Mapping[str, str]) -> Collecte
             in `<name>.hyp`.
 
     Returns:
-        A result for each run and set, a result for each run on all its sets together, and the missing translations.
+        A result for each run and set, a result for each run on all its sets together, and the translations that are
+        missing or do not fit.
 
     Raises:
-        ValueError: A set has no files in the languages of a run, or their numbers of lines differ.
+        ValueError: A set has no files in the languages of a run, or is the run's own test set or another set.
     """
     # Keep the order of the sets
     found: dict[str, list[RunResult]] = {name: [] for name in (*sets, "")}
-    missing = []
+    unusable = []
     for run in runs:
-        texts = {name: text for name, prefix in sets.items() if (text := _text(run, name, prefix))}
-        lacking = [name for name in sets if name not in texts]
-        missing += [Unusable(f"{run.name}, set {name}", _remedy(run, name, sets[name])) for name in lacking]
-        for name, text in texts.items():
-            found[name].append(_scored(run, name, text))
         own = {side: run.test_lines(side) for side in SIDES}
+        texts: dict[str, Text] = {}
+        for name, prefix in sets.items():
+            text = _text(run, name, prefix)
+            if problem := _problem(name, text):
+                unusable.append(Unusable(f"{run.name}, set {name}", f"{problem}; {_remedy(run, name, prefix)}"))
+                continue
+            # Tables are made by text: a copy of a set would be further rows of its table
+            for other, theirs in {f"the test set of {run.name}": own, **texts}.items():
+                if all(text[side] == theirs[side] for side in ("src", "ref")):
+                    raise ValueError(f"--set {name}={prefix} has the sentences of {other}: leave --set {name} out")
+            texts[name] = text
+            found[name].append(_scored(run, name, text))
         if len(texts) == len(sets) and all(own.values()):
             together = {side: [line for text in (own, *texts.values()) for line in text[side]] for side in SIDES}
             found[""].append(_scored(run, " + ".join([run.config["data"]["name"], *texts]), together))
-    return CollectedRuns([run for each in found.values() for run in each], missing)
+    return CollectedRuns([run for each in found.values() for run in each], unusable)
 
 
-def _text(run: RunResult, name: str, prefix: str) -> Text | None:
-    """Read a set and a run's translations of it; None without translations."""
+def _text(run: RunResult, name: str, prefix: str) -> Text:
+    """Read a set and a run's translations of it; empty without translations."""
     path = run.folder.path / f"{name}.hyp"
     if not path.is_file():
-        return None
+        return {}
     data = run.config["data"]
     settings = CorpusSettings(src=str(data.get("src")), tgt=str(data.get("tgt")), test=prefix)
     try:
@@ -63,27 +70,27 @@ def _text(run: RunResult, name: str, prefix: str) -> Text | None:
         raise ValueError(f"--set {name}={prefix}: {str(error).removeprefix(f'data.test={prefix}: ')}") from None
     blocks = list(text_pairs(source, target))
     text = {side: [line for block in blocks for line in block[number]] for number, side in enumerate(("src", "ref"))}
-    text["hyp"] = list(read_lines(path))
-    if len(text["hyp"]) != len(text["ref"]):
-        raise ValueError(f"{path} has {len(text['hyp']):,} lines, but {target} has {len(text['ref']):,}")
-    return text
+    return text | {"hyp": list(read_lines(path))}
+
+
+def _problem(name: str, text: Text) -> str:
+    """Say why a run has no translations of a set; "" if it has."""
+    if not text:
+        return f"has no {name}.hyp"
+    lines, wanted = len(text["hyp"]), len(text["ref"])
+    return "" if lines == wanted else f"{name}.hyp has {lines:,} lines, and the set {wanted:,}"
 
 
 def _remedy(run: RunResult, name: str, prefix: str) -> str:
-    data = [f"{side}={run.config['data'].get(side)}" for side in ("src", "tgt")]
-    words = ["--ckpt", str(run.folder.best), "--data", "files", *data, f"test={prefix}"]
-    save = ["--save", str(run.folder.path / f"{name}.hyp")]
-    return f"has no {name}.hyp: python -m seq2seq.score {shlex.join([*words, *save])}"
+    languages = [f"{side}={run.config['data'].get(side)}" for side in ("src", "tgt")]
+    return translate_again(run, name, "--data", "files", *languages, f"test={prefix}")
 
 
 def _scored(run: RunResult, name: str, text: Text) -> RunResult:
     """Return the run with another test set, scored with the settings of the run's own set."""
-    scores = {
-        "bleu": scorers.bleu(text["hyp"], text["ref"], **scoring(run)).value,
-        "chrf": scorers.chrf(text["hyp"], text["ref"]).value,
-        "signatures": run.signatures("test"),
-    }
     # The table is named after the set
     data = run.config["data"] | {"name": name}
-    results = run.results | {"test": scores}
-    return dataclasses.replace(run, config=run.config | {"data": data}, results=results, texts=text)
+    scored = dataclasses.replace(run, config=run.config | {"data": data}, texts=text)
+    chrf = scorers.chrf(text["hyp"], text["ref"]).value
+    scores = {"bleu": bleu(scored), "chrf": chrf, "signatures": run.signatures("test")}
+    return dataclasses.replace(scored, results=run.results | {"test": scores})

@@ -29,6 +29,7 @@ class Breakdown(NamedTuple):
         positions: Position on the axis by the name of a value or bucket, in order.
         scores: BLEU of every seed, by the group's label and then by value or bucket.
         counts: Sentences of each bucket; empty for the values of a setting.
+        best_note: Line below a table that names the best values.
     """
 
     name: str
@@ -37,18 +38,23 @@ class Breakdown(NamedTuple):
     positions: Mapping[str, float]
     scores: Mapping[str, Mapping[str, Sequence[float]]]
     counts: Sequence[int] = ()
+    best_note: str = ""
 
     def table(self) -> str:
-        """Format a Markdown table with a row for each group; a last column names the best of several values."""
+        """Format a Markdown table with a row for each group; a last column names the best of several values.
+
+        The best seed says nothing about other runs.
+        """
         parts = list(self.positions)
-        last = ["best"] if len(parts) > 1 and not self.counts else []
+        last = ["best"] if len(parts) > 1 and not self.counts and self.name != "seed" else []
         rows = [["sentences", *(f"{count:,}" for count in self.counts)]] if self.counts else []
         for label, by_part in self.scores.items():
             best = max(by_part, key=lambda part: statistics.fmean(by_part[part]))
             cells = [mean_and_deviation(by_part[part]) if part in by_part else "" for part in parts]
             rows.append([label, *cells, *[best for _ in last]])
         columns = [*parts, *last]
-        return f"{self.title}:\n\n{markdown_table([self.axis, *columns], rows, right=columns, padded=True)}\n"
+        note = self.best_note if last else ""
+        return f"{self.title}:\n\n{markdown_table([self.axis, *columns], rows, right=columns, padded=True)}\n{note}"
 
     def draw(self, stem: Path, *, title: str | None = None) -> Path:
         """Write `<stem>-<name>`.png and .svg with a curve for each group, and return the path without suffix."""
@@ -120,7 +126,9 @@ def score_by_setting(runs: Sequence[RunResult], key: str, split: str, ignore: Co
     numbers = [number for number in map(_number, values) if number is not None]
     # Numbers are drawn to scale, other values at equal distances
     positions = numbers if len(numbers) == len(values) else [float(i) for i in range(len(values))]
-    return Breakdown(key, f"BLEU by {key}", key, dict(zip(values, positions, strict=True)), scores)
+    note = "The best values are fitted to the test set; choose values with --split valid.\n" if split == "test" else ""
+    places = dict(zip(values, positions, strict=True))
+    return Breakdown(key, f"BLEU by {key}", key, places, scores, best_note=note)
 
 
 def _order(text: str) -> tuple[bool, float, str]:

@@ -7,15 +7,13 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from seq2seq.comparison.bootstrap import Resampled, resample_seeds, resample_sentences
 from seq2seq.comparison.estimates import LEVEL, Estimate, Power, ScoreModel, holm
 from seq2seq.comparison.groups import Group
-from seq2seq.metrics.scorers import TOKENIZERS, bleu_counts
-from seq2seq.runs.results import RunResult
+from seq2seq.comparison.translations import sentence_counts
 
 # Tests of a difference. The p values of each test are adjusted for the number of differences.
 TESTS = ("seeds", "bootstrap", "equivalence")
@@ -70,10 +68,13 @@ def choose_pairs(
         For each table, the pairs of groups that are both in it.
 
     Raises:
-        ValueError: A name fits no group of any table, or several groups of one table.
+        ValueError: A name fits no group of any table, or several groups of one table; a contrast names one group twice.
     """
     if contrasts:
         chosen = [[_choose(tables, name, "--contrast") for name in names] for names in contrasts]
+        for names, (one, other) in zip(contrasts, chosen, strict=True):
+            if same := [group for group, base in zip(one, other, strict=True) if group and group is base]:
+                raise ValueError(f"--contrast {' '.join(names)}: both are the row '{same[0].label}'; name two rows")
         pairs = [[(one[number], other[number]) for one, other in chosen] for number in range(len(tables))]
     else:
         bases = [groups[0] for groups in tables] if baseline is None else _choose(tables, baseline, "--baseline")
@@ -145,22 +146,10 @@ def _resampled(pairs: Sequence[tuple[Group, Group]], samples: int) -> list[Resam
     for label, run in translated:
         # Runs without saved sources joined the set by their settings; their text may differ
         if run.test_lines("ref") == translated[0][1].test_lines("ref"):
-            table = bleu_counts(run.test_lines("hyp"), run.test_lines("ref"), **scoring(run))
-            counts.setdefault(label, {}).setdefault(run.seed, []).append(table)
+            counts.setdefault(label, {}).setdefault(run.seed, []).append(sentence_counts(run))
     scores = resample_sentences(counts, samples) if len(counts) > 1 else {}
     found = [[scores.get(group.label) for group in pair] for pair in pairs]
     return [resample_seeds(one, other) if one and other else None for one, other in found]
-
-
-def scoring(run: RunResult) -> dict[str, Any]:
-    """Return the tokenizer and the case of a run's BLEU, as keyword arguments of `scorers.bleu`."""
-    # sacreBLEU's signature reads `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...`
-    words = (run.signatures("test") or [""])[0].split("|")
-    values = dict(word.split(":", 1) for word in words if ":" in word)
-    named = values.get("tok", "13a")
-    # Some tokenizers have a version in the signature: ja-mecab-0.996-IPA
-    fitting = [name for name in TOKENIZERS if named == name or named.startswith(f"{name}-")]
-    return {"tokenize": max(fitting, key=len, default=named), "lowercase": values.get("case") == "lc"}
 
 
 def plan(model: ScoreModel | None, differences: int, seeds: int, margin: float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from seq2seq.comparison.groups import Group, seed_means
 from seq2seq.comparison.setting_scores import Breakdown
-from seq2seq.comparison.significance import scoring
+from seq2seq.comparison.translations import scoring
 from seq2seq.data.languages import has_spaces
 from seq2seq.metrics.scorers import bleu
 from seq2seq.runs.results import RunResult

@@ -49,7 +49,7 @@ class RunResult:
         mixer: Label of its mixer.
         config: Its settings, from config.yaml.
         results: Its results, from results.json.
-        texts: Lines of another test set, by side, which replaces the run's own.
+        texts: Lines of a test set, by side, that replace the saved ones.
     """
 
     folder: RunFolder
@@ -139,7 +139,7 @@ class RunResult:
     @property
     def translated(self) -> bool:
         """True if the run saved its test translations and their references."""
-        return bool(self.texts) or all(self.folder.test_file(side).is_file() for side in ("ref", "hyp"))
+        return all(self.test_lines(side) for side in ("ref", "hyp"))
 
     def curve(self, against: str = "time") -> list[tuple[float, float]]:
         """Return (x, BLEU) of every validation, where x is "time" of training, "cpu" time or "updates"."""

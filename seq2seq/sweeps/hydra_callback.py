@@ -114,10 +114,14 @@ class JobRecords(Callback):
 def _end(sweep: Path) -> None:
     """Record the end of a sweep, and print the number of failed jobs and the command that compares the others."""
     write_sweep(sweep, ended=True)
-    jobs = read_jobs(sweep)
+    # `checked`, because no job starts any more
+    jobs = [job.checked() for job in read_jobs(sweep)]
     failed = sum(job.state == "failed" for job in jobs)
-    what = f"{failed} of {len(jobs)} jobs failed; compare the others with" if failed else "compare the runs with"
-    print(f"{what}: {compare_command(sweep)}", flush=True)
+    parts = [f"{failed} of {len(jobs)} jobs failed"] if failed else []
+    if failed < len(jobs):
+        parts.append(f"compare the {'others' if failed else 'runs'} with: {compare_command(sweep)}")
+    if parts:
+        print("; ".join(parts), flush=True)
 
 
 def _claim_folder(config: DictConfig) -> Path:

@@ -54,7 +54,7 @@ _GROUPS = {
     "search": "search of the test set",
     "logger": "loggers of Lightning",
     "experiment": "published recipe or experiment: choices and settings together",
-    "hydra/launcher": "where the runs of a sweep (-m) run",
+    "hydra/launcher": "where the runs of a sweep (-m) run (also submitit_local)",
 }
 
 

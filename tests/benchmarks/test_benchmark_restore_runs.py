@@ -63,7 +63,7 @@ def test_runs_whose_scores_do_not_follow_are_left_out(tmp_path, corpus, capsys):
     kept(tmp_path, "none", bleu, None)
     assert restored(tmp_path, corpus) == 1
     printed = capsys.readouterr().out
-    assert f"other: with these references it has {bleu:.2f} bleu, and results.json says {bleu + 0.01:.2f}" in printed
-    assert "short: it has 2 translations, and there are 3 references" in printed
+    assert f"other: test.hyp has {bleu:.2f} BLEU, and results.json says {bleu + 0.01:.2f}" in printed
+    assert "short: test.ref has 3 lines, test.hyp has 2 lines" in printed
     assert "none: it has no translations" in printed
     assert not (tmp_path / "out").exists()

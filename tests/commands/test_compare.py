@@ -21,7 +21,7 @@ from seq2seq.comparison.estimates import holm, p_text
 from seq2seq.comparison.groups import group_runs
 from seq2seq.comparison.score_plot import band
 from seq2seq.comparison.scored_sets import scored_sets
-from seq2seq.comparison.significance import scoring
+from seq2seq.comparison.translations import scoring
 from seq2seq.metrics.scorers import paired_bootstrap
 from seq2seq.runs.folder import RunFolder
 from seq2seq.runs.results import collect, read_curve
@@ -61,6 +61,13 @@ def write_run(path: Path, refs: list[str], *, mixer: str = "lightconv", seed: in
     # Sources in capitals, so that they differ from the references
     folder.save_test(src=[line.upper() for line in refs], ref=refs, hyp=hypotheses)
     return path
+
+
+def translate(run: Path, hypotheses: list[str]) -> None:
+    """Replace a run's translations and their BLEU."""
+    (run / "test.hyp").write_text("".join(f"{line}\n" for line in hypotheses))
+    score = sacrebleu.metrics.BLEU().corpus_score(hypotheses, [(run / "test.ref").read_text().splitlines()]).score
+    rewrite(run, test=results_of(run)["test"] | {"bleu": score})
 
 
 def results_of(path: Path) -> dict[str, Any]:
@@ -182,32 +189,66 @@ def test_contrasts_are_compared_alone(tmp_path, capsys):
     assert [row["seeds p"] for row in against("", printed).values()] == [p_text(p) for p in holm(tests)]
     assert compare.main([*paths, "--contrast", "lstm", "rnn"]) == 2
     assert "choose from 'gru', 'lstm', 'mlp'" in capsys.readouterr().err
+    assert compare.main([*paths, "--contrast", "lstm", str(tmp_path / "lstm" / "2")]) == 2
+    assert "both are the row 'lstm'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("shift", "noise", "translated", "verdict"),
-    [
-        (0, 0.01, False, "equivalent"),
-        (0.2, 0.01, False, "better but equivalent"),
-        (-3, 0.01, False, "worse"),
-        (0.2, 2, False, "open"),
-        # The same translations: the bootstrap sees no difference
-        (-3, 0.01, True, "open"),
-    ],
+    ("shift", "noise", "verdict"),
+    [(0, 0.01, "equivalent"), (0.2, 0.01, "better but equivalent"), (-3, 0.01, "worse"), (0.2, 2, "open")],
 )
-def test_verdicts(tmp_path, capsys, shift, noise, translated, verdict):
+def test_verdicts(tmp_path, capsys, shift, noise, verdict):
     refs = references(9)
     for mixer, score, sign in (("gru", 30, -1), ("lstm", 30 + shift, 1)):
         for seed in range(3):
             run = write_run(tmp_path / f"{mixer}{seed}", refs, mixer=mixer, seed=seed, rate=0)
             rewrite(run, test=results_of(run)["test"] | {"bleu": score + noise * (seed - 1) * sign})
-            if not translated:
-                (run / "test.hyp").unlink()
+            (run / "test.hyp").unlink()
     assert compare.main([str(tmp_path), "--margin", "0.5"]) == 0
     printed = capsys.readouterr().out
     assert against("gru", printed)["lstm"]["verdict"] == verdict
     assert "with one seed" not in printed
     assert "Equivalent: less than 0.5 BLEU" in printed
+
+
+def test_a_difference_in_one_sentence_is_open(tmp_path, capsys):
+    """The seeds agree, but a resample without the sentence has no difference."""
+    refs = references(9)
+    for mixer in ("gru", "lstm"):
+        for seed in range(3):
+            run = write_run(tmp_path / f"{mixer}{seed}", refs, mixer=mixer, seed=seed, rate=0)
+            if mixer == "lstm":
+                # A word fewer changes the length, and so the score, of each seed
+                translate(run, [" ".join(["no"] * (9 - seed // 2)), *refs[1:]])
+    assert compare.main([str(tmp_path)]) == 0
+    row = against("gru", capsys.readouterr().out)["lstm"]
+    assert float(row["seeds p"].removeprefix("< ")) < 0.05
+    assert row["verdict"] == "open"
+
+
+def test_translations_that_are_not_those_of_the_results_are_left_out(tmp_path, capsys):
+    """No table uses translations of another search or with a line too few, and the run's own score stays."""
+    refs = references(20)
+    for mixer in ("gru", "lstm", "mlp"):
+        (write_run(tmp_path / mixer, refs, mixer=mixer) / "checkpoints" / "best.safetensors").touch()
+    (tmp_path / "lstm" / "test.hyp").write_text("".join(f"{line}\n" for line in refs))
+    lines = (tmp_path / "mlp" / "test.hyp").read_text().splitlines(keepends=True)
+    (tmp_path / "mlp" / "test.hyp").write_text("".join(lines[1:]))
+    assert compare.main([str(tmp_path), "--by-length", "20"]) == 0
+    printed = capsys.readouterr()
+    score = results_of(tmp_path / "lstm")["test"]["bleu"]
+    assert (
+        f"left out: translations of lstm: test.hyp has 100.00 BLEU, and results.json says {score:.2f}; " in printed.err
+    )
+    assert f"--ckpt {tmp_path}/lstm/checkpoints/best.safetensors --save {tmp_path}/lstm/test.hyp\n" in printed.err
+    assert (
+        "left out: translations of mlp: test.src has 20 lines, test.ref has 20 lines, test.hyp has 19 lines"
+        in printed.err
+    )
+    assert [row["mixer"] for row in cells(printed.out)] == ["gru", "lstm", "mlp"]
+    assert "bootstrap p" not in against("gru", printed.out)["lstm"]
+    _, *by_length = cells(printed.out.partition("by length")[2])
+    assert [row["source length (words)"] for row in by_length] == ["gru"]
 
 
 def test_times_of_cpu_and_gpu_are_never_averaged(tmp_path, capsys):
@@ -482,6 +523,8 @@ def test_further_sets_have_a_table_each_and_one_together(tmp_path, capsys):
             texts[mixer, seed] = garbled(more, 0.3)
             (run / "web.hyp").write_text("".join(f"{line}\n" for line in texts[mixer, seed]))
     (run / "web.hyp").unlink()
+    best = RunFolder(run).best
+    best.touch()
     command = [str(tmp_path / "runs"), "--set", f"web={tmp_path / 'web'}", "--out", str(tmp_path / "out")]
     assert compare.main(command) == 0
     printed = capsys.readouterr()
@@ -500,17 +543,33 @@ def test_further_sets_have_a_table_each_and_one_together(tmp_path, capsys):
         assert [row["seeds"] for row in cells(part)] == ["1, 2", "1"]
         assert "bootstrap p" in against("gru", part)["lstm"]
     assert [row["seeds"] for row in cells(own)] == ["1, 2", "1, 2"]
-    assert f"left out: lstm2, set web: has no web.hyp: python -m seq2seq.score --ckpt {run}/" in printed.err
+    assert f"left out: lstm2, set web: has no web.hyp; python -m seq2seq.score --ckpt {run}/" in printed.err
     assert f"src=de tgt=en test={tmp_path}/web --save {run}/web.hyp" in printed.err
     runs = {row["runs"] for row in csv.DictReader((tmp_path / "out" / "comparison.csv").open())}
     assert f"{tmp_path}/runs/gru1 {tmp_path}/runs/gru2" in runs
-    # Files that do not fit
+    # Files that do not fit, and no checkpoint
+    best.unlink()
     (run / "web.hyp").write_text("one line\n")
-    assert compare.main(command) == 2
-    assert f"{run}/web.hyp has 1 lines, but {tmp_path}/web.en has 20" in capsys.readouterr().err
+    assert compare.main(command) == 0
+    printed = capsys.readouterr()
+    assert [row["seeds"] for row in cells(printed.out.split("## ")[2])] == ["1, 2", "1"]
+    assert "left out: lstm2, set web: web.hyp has 1 lines, and the set 20; its folder has no checkpoint" in printed.err
     (tmp_path / "web.de").unlink()
     assert compare.main(command) == 2
     assert f"--set web={tmp_path}/web: the file {tmp_path}/web.de" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("start", "other"), [(0, "the test set of gru"), (1, "web")])
+def test_a_set_that_has_a_table_already_is_refused(tmp_path, capsys, start, other):
+    """Its copy would count as further runs of that table."""
+    refs = references(9)
+    run = corpus_run(tmp_path / "runs" / "gru", refs, "toy", mixer="gru")
+    for name, lines in (("web", refs[1:]), ("copy", refs[start:])):
+        for file, text in ((f"{name}.de", map(str.upper, lines)), (f"{name}.en", lines), (run / f"{name}.hyp", lines)):
+            (tmp_path / file).write_text("".join(f"{line}\n" for line in text))
+    sets = [word for name in ("web", "copy") for word in ("--set", f"{name}={tmp_path / name}")]
+    assert compare.main([str(run), *sets]) == 2
+    assert f"--set copy={tmp_path}/copy has the sentences of {other}: leave" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("blocked", [True, False])
@@ -817,7 +876,9 @@ def sweep(folder: Path, refs: list[str]) -> dict[tuple[str, str, int], Path]:
 def test_bleu_by_a_setting_has_a_row_for_each_mixer_and_its_best_value(tmp_path, capsys):
     runs = sweep(tmp_path, references(20))
     assert compare.main([str(tmp_path), "--by", "optim.peak_lr"]) == 0
-    rows = {row["optim.peak_lr"]: row for row in cells(capsys.readouterr().out.partition("BLEU by optim.peak_lr")[2])}
+    printed = capsys.readouterr().out
+    assert "--split valid" in printed
+    rows = {row["optim.peak_lr"]: row for row in cells(printed.partition("BLEU by optim.peak_lr")[2])}
     assert set(rows) == {"lightconv", "bahdanau"}
     for mixer, row in rows.items():
         means = {}
@@ -830,6 +891,10 @@ def test_bleu_by_a_setting_has_a_row_for_each_mixer_and_its_best_value(tmp_path,
             means[rate] = statistics.fmean(values)
             assert row[rate] == f"{means[rate]:.2f} ± {statistics.stdev(values):.2f}"
         assert row["best"] == max(means, key=lambda rate: means[rate])
+    for by, split in (("optim.peak_lr", "valid"), ("seed", "test")):
+        assert compare.main([str(tmp_path), "--by", by, "--split", split]) == 0
+        printed = capsys.readouterr().out.partition("BLEU by")[2]
+        assert ("best" in printed, "--split valid" in printed) == (by != "seed", False)
 
 
 def test_a_row_is_one_model_in_an_unfinished_sweep(tmp_path, capsys):

@@ -249,6 +249,7 @@ def test_help_describes_the_program_and_lists_groups_and_settings(program, capsy
     assert end.value.code == 0
     text = capsys.readouterr().out
     assert f"python -m seq2seq.{program}" in text
+    assert "submitit_local" in text
     assert all(name in text for name in settings())
     assert all(f"  {group.name}=" in text for group in conf_dir().iterdir() if group.is_dir() and group.name != "hydra")
     assert max(map(len, text.splitlines())) <= 124

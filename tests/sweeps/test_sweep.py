@@ -34,7 +34,7 @@ from hydra_plugins.seq2seq_sweeps import launchers
 from seq2seq.runs.training_state import read_state
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.sweeps import job_records, sweep_watch
-from seq2seq.sweeps.hydra_callback import JobRecords
+from seq2seq.sweeps.hydra_callback import JobRecords, _end
 from seq2seq.sweeps.job_records import Job, Process, launcher, read_jobs, write_sweep
 from seq2seq.sweeps.sweep_watch import describe, watch
 from seq2seq.training import run
@@ -404,9 +404,22 @@ def test_an_interrupted_sweep_says_how_to_continue(corpus, tmp_path):
             break
     lines += process.stdout.readlines()
     assert process.wait(PATIENCE) == 130, lines
-    (job,) = read_jobs(only_sweep(tmp_path))
+    job, other = (job.checked() for job in read_jobs(only_sweep(tmp_path)))
     assert (job.state, job.error) == ("failed", "stopped (SIGINT); continue with resume=auto")
-    assert "1 of 1 jobs failed; compare the others with" in lines[-1]
+    assert other.error.startswith("never started")
+    assert lines[-1] == "2 of 2 jobs failed\n"
+
+
+def test_an_interrupted_sweep_knows_the_jobs_that_waited(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(launchers.BasicLauncher, "launch", lambda *_: _end(tmp_path))
+    launcher = launchers.SequentialLauncher()
+    launcher.config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
+    write_sweep(tmp_path, ended=False)
+    launcher.launch([["seed=1"], ["seed=2"]], 0)
+    assert capsys.readouterr().out == "2 of 2 jobs failed\n"
+    dataclasses.replace(read_jobs(tmp_path)[0], state="finished").write()
+    _end(tmp_path)
+    assert capsys.readouterr().out.startswith("1 of 2 jobs failed; compare the others with: ")
 
 
 @pytest.mark.slow
