@@ -105,6 +105,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.refuse(options, ("by_length", "comet_python"), why)
         if options.sets:
             parser.error(f"--set {why}")
+    names = [name for name, _ in options.sets]
+    if twice := [name for name in names if names.count(name) > 1]:
+        parser.error(f"--set {twice[0]} is given twice; each set needs a name of its own")
     for name, needed in (("against", "figure"), ("interval", "watch"), ("comet_model", "comet_python")):
         if not getattr(options, needed):
             parser.refuse(options, (name,), f"goes with {option_name(needed)}")

@@ -842,6 +842,7 @@ def test_bleu_by_source_length_is_sacrebleus_on_each_part(tmp_path, capsys):
         (["runs", "--contrast", "a", "b", "--baseline", "b"], "--contrast names its own baseline"),
         (["runs", "--set", "a=b", "--split", "valid"], "--set needs translations"),
         (["runs", "--set", "a/b=c"], "is not NAME=PREFIX"),
+        (["runs", "--set", "a=b", "--set", "a=c"], "--set a is given twice"),
         (["runs", "--comet-model", "a"], "--comet-model goes with --comet-python"),
         (["runs", "--against", "cpu"], "--against goes with --figure"),
         (["runs", "--interval", "5"], "--interval goes with --watch"),
