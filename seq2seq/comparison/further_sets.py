@@ -74,7 +74,7 @@ def _text(run: RunResult, name: str, prefix: str) -> Text:
 
 
 def _problem(name: str, text: Text) -> str:
-    """Say why a run has no translations of a set; "" if it has."""
+    """Return what is wrong with the translations of a set; "" if they can be scored."""
     if not text:
         return f"has no {name}.hyp"
     lines, wanted = len(text["hyp"]), len(text["ref"])

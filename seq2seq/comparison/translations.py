@@ -28,15 +28,16 @@ def own_translations(runs: Sequence[RunResult]) -> CollectedRuns:
     """
     checked, reasons = [], []
     for run in runs:
+        # Each file is read once, and each table takes the lines from here
+        texts = {side: run.test_lines(side) for side in SIDES}
+        read = dataclasses.replace(run, texts=texts)
         try:
-            if run.translated:
-                check_translations(run)
+            if read.translated:
+                check_translations(read)
         except ValueError as error:
             reasons.append(Unusable(f"translations of {run.name}", f"{error}; {translate_again(run, 'test')}"))
-            texts = {"src": run.test_lines("src"), "ref": run.test_lines("ref"), "hyp": []}
-            checked.append(dataclasses.replace(run, texts=texts))
-        else:
-            checked.append(run)
+            texts["hyp"] = []
+        checked.append(read)
     return CollectedRuns(checked, reasons)
 
 
@@ -51,7 +52,7 @@ def check_translations(run: RunResult) -> None:
 
 
 def translate_again(run: RunResult, name: str, *data: str) -> str:
-    """Return the command that makes `<name>.hyp`, or the reason why there is none.
+    """Return the command that writes `<name>.hyp`, or say that the run has no checkpoint to translate with.
 
     Args:
         data: Options of the data set; none for the run's own.

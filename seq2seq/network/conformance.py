@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.kernels.dispatch import portable
+from seq2seq.network.build import max_positions
 from seq2seq.network.make_mixer import checked_values, class_of, layer_values, make_mixer
 from seq2seq.network.mixer import CrossMixer, SelfMixer
 from seq2seq.network.state import expand, reorder
@@ -31,19 +32,20 @@ def try_mixers(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> None:
         ValueError: A mixer breaks the contract; the message begins with its settings key.
     """
     dim = config["model"]["dim"]
+    positions = min(_POSITIONS, max_positions(config, trust=trust) or _POSITIONS)
     for slot, path, settings in mixers_of(config["mixer"], used=True):
         # A source that fills a grid has other arguments
         if config.get("patches") and slot != "decoder":
             continue
+        # The first layer, whatever the depth
         values = layer_values(settings, 0, 2**20, path)
         mixer = class_of(values, slot, trust)
         values = getattr(mixer, "portable_values", portable)(checked_values(mixer, values, path))
-        limits = [values[name] for name in getattr(mixer, "length_arguments", ()) if values.get(name)]
         sizes = {"memory_dim": dim} if slot == "cross" else {"causal": slot == "decoder"}
         # A check changes no random number of the run
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            try_mixer(make_mixer(mixer, values, path, dim=dim, **sizes), path, positions=min([_POSITIONS, *limits]))
+            try_mixer(make_mixer(mixer, values, path, dim=dim, **sizes), path, positions=positions)
 
 
 @torch.no_grad()
@@ -83,7 +85,8 @@ def try_mixer(
     found = tuple(together.shape) if isinstance(together, Tensor) else type(together).__name__
     if found != (expected := (2, positions, mixer.out_dim)):
         raise ValueError(f"{wrong}.forward returns {found} for B=2 and T={positions}; (B, T, out_dim) is {expected}")
-    if not _equal(whole(x, memory, mask), whole(x, memory, mask)):
+    plain = whole(x, memory, mask)
+    if not _equal(plain, whole(x, memory, mask)):
         raise ValueError(
             f"{wrong}.forward varies in evaluation; draw random numbers only if self.training is true, and change no "
             "input in place"
@@ -91,7 +94,7 @@ def try_mixer(
     now = positions // 2
     later = torch.cat([x[:, :now], torch.randn_like(x[:, now:])], 1)
     decodes = cross or mixer.causal
-    if decodes and not _equal(whole(later, memory, mask)[:, :now], whole(x, memory, mask)[:, :now]):
+    if decodes and not _equal(whole(later, memory, mask)[:, :now], plain[:, :now]):
         raise ValueError(f"{wrong}.forward depends on later positions, which do not exist yet in decoding: mask them")
     for row, length in enumerate(lengths):
         own, some = slice(row, row + 1), slice(positions if cross else length)
