@@ -11,9 +11,9 @@ from typing import NamedTuple
 from seq2seq.comparison.comet import with_comet
 from seq2seq.comparison.estimates import fit
 from seq2seq.comparison.further_sets import further_sets
-from seq2seq.comparison.groups import group_runs
+from seq2seq.comparison.groups import Group, group_runs
 from seq2seq.comparison.score_plot import band, draw
-from seq2seq.comparison.scored_sets import scored_sets, text_differences
+from seq2seq.comparison.scored_sets import ScoredSet, scored_sets, text_differences
 from seq2seq.comparison.setting_scores import Breakdown, require_setting, score_by_setting
 from seq2seq.comparison.significance import choose_pairs, differences, plan
 from seq2seq.comparison.source_length import score_by_length
@@ -119,6 +119,8 @@ def compare(
     for option, keys in (("--by", [settings.by] if settings.by else []), ("--ignore", settings.ignore)):
         for key in keys:
             require_setting(collected.runs, key, option)
+    # So is an unknown row, also before further sets are scored
+    _tables(collected.runs, settings)
     if settings.split == "test":
         own = own_translations(collected.runs)
         collected = CollectedRuns(own.runs, collected.unusable + own.unusable)
@@ -136,13 +138,19 @@ def compare(
     return collected
 
 
+def _tables(
+    runs: Sequence[RunResult], settings: ComparisonSettings
+) -> tuple[list[ScoredSet], list[list[Group]], list[list[tuple[Group, Group]]]]:
+    """Return the sets of a comparison, the groups of each set, and the pairs of groups to compare on it."""
+    sets = scored_sets(runs, settings.split)
+    groups = [group_runs(each.runs, settings.ignore) for each in sets]
+    return sets, groups, choose_pairs(groups, settings.baseline, settings.contrasts)
+
+
 def _reports(runs: Sequence[RunResult], settings: ComparisonSettings) -> tuple[str, list[_Report]]:
     """Make the tables of all sets and their text."""
     split, margin = settings.split, settings.margin
-    sets = scored_sets(runs, split)
-    groups = [group_runs(each.runs, settings.ignore) for each in sets]
-    # Refuse an unknown name before any computation
-    pairs = choose_pairs(groups, settings.baseline, settings.contrasts)
+    sets, groups, pairs = _tables(runs, settings)
     reports = []
     for each, members, chosen in zip(sets, groups, pairs, strict=True):
         model = fit({group.label: group.by_seed(split, "bleu") for group in members})

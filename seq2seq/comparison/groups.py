@@ -149,9 +149,14 @@ def _members(runs: Sequence[RunResult], ignore: Collection[str]) -> list[tuple[d
 
 def _identity(run: RunResult, ignored: set[str]) -> dict[str, Any]:
     """Return the settings that define the experiment of a run, by `section.name`."""
+    values = run.resolved()
+    # A copy of an ignored setting is ignored, too
+    ignored = ignored | {
+        key for key, source in _REFERENCES.items() if source in ignored and values.get(key) == values.get(source)
+    }
     return {
         key: _plain(value)
-        for key, value in sorted(run.resolved().items())
+        for key, value in sorted(values.items())
         if key not in ignored and not any(key.startswith(f"{name}.") for name in ignored)
     }
 

@@ -189,6 +189,9 @@ def test_contrasts_are_compared_alone(tmp_path, capsys):
     assert [row["seeds p"] for row in against("", printed).values()] == [p_text(p) for p in holm(tests)]
     assert compare.main([*paths, "--contrast", "lstm", "rnn"]) == 2
     assert "choose from 'gru', 'lstm', 'mlp'" in capsys.readouterr().err
+    # Before the files of a further set are looked for
+    assert compare.main([*paths, "--contrast", "lstm", "rnn", "--set", "web=missing"]) == 2
+    assert "choose from" in capsys.readouterr().err
     assert compare.main([*paths, "--contrast", "lstm", str(tmp_path / "lstm" / "2")]) == 2
     assert "both are the row 'lstm'" in capsys.readouterr().err
 
@@ -939,6 +942,18 @@ def test_runs_of_one_row_differ_in_what_is_ignored(tmp_path, capsys):
     assert "settings" not in row
     assert len(cells(by)) == 1
     assert "Runs of one row may differ in trainer.precision." in printed
+
+
+def test_a_row_without_a_setting_lacks_its_copy(tmp_path, capsys):
+    """`optim.lr` follows `optim.peak_lr` unless a command sets it."""
+    refs = references(20)
+    for seed, mixer, peak, rate in ((1, "gru", 1, 1), (1, "lstm", 2, 2), (2, "gru", 1, 3)):
+        write_run(tmp_path / f"{mixer}{seed}", refs, seed=seed, mixer=mixer, optim={"peak_lr": peak, "lr": rate})
+    runs = [str(tmp_path / name) for name in ("gru1", "lstm1", "gru2")]
+    assert compare.main([*runs[:2], "--ignore", "optim.peak_lr", "--contrast", "lstm", "gru"]) == 0
+    assert [row["mixer"] for row in cells(capsys.readouterr().out)] == ["gru", "lstm"]
+    assert compare.main([*runs, "--ignore", "optim.peak_lr"]) == 0
+    assert "optim.lr=3" in capsys.readouterr().out
 
 
 def test_figures_of_bleu_by_a_setting_and_by_source_length(tmp_path):
