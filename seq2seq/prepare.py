@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from seq2seq.options.command_line import exit_without_training
 
@@ -19,11 +18,10 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from seq2seq.settings.compose import chosen_settings, typed_settings
 from seq2seq.settings.hydra_call import plain_settings
 from seq2seq.system.resources import conf_dir
 from seq2seq.training.command import exit_interrupted, refuse, run_program, wants_traceback
-from seq2seq.training.plan import make_plan
+from seq2seq.training.plan import RunPlan, plan_of_words
 
 if TYPE_CHECKING:
     from seq2seq.data.preparation import PreparedData
@@ -35,9 +33,8 @@ log = logging.getLogger(__name__)
 def main(config: DictConfig) -> None:
     """Prepare the corpus of a training run; a wrong setting gives one line on stderr and exit status 2."""
     try:
-        words = HydraConfig.get().overrides.task
-        chosen = chosen_settings(words) if config.init_from else None
-        prepare(plain_settings(config), chosen=chosen, typed=typed_settings(words))
+        chosen = HydraConfig.get()
+        prepare(plan_of_words(plain_settings(config), chosen.overrides.task, chosen.runtime.choices["mixer"]))
     except ValueError as error:
         if wants_traceback():
             raise
@@ -46,19 +43,12 @@ def main(config: DictConfig) -> None:
         exit_interrupted("prepare", "; finished parts are kept")
 
 
-def prepare(config: dict[str, Any], *, chosen: Collection[str] | None = None, typed: Collection[str] = ()) -> None:
-    """Make the tokenizer and the cache that training with `config` needs, and log their folders and sizes.
-
-    Args:
-        chosen: Keys that the user chose, if `config` starts from a checkpoint; None for all.
-        typed: Keys of settings that the user typed one by one, each of which must have an effect.
+def prepare(plan: RunPlan) -> None:
+    """Make the tokenizer and the cache that a run needs, and log their folders and sizes.
 
     Raises:
-        ValueError: A setting is wrong, or the corpus cannot be read.
+        ValueError: The corpus cannot be read.
     """
-    plan = make_plan(config, mixer="", typed=typed)
-    # Raises ValueError for corpora that cannot be read, before any work
-    plan = plan if plan.run.init_from else plan.opened()
     # These import torch
     from seq2seq import checkpoint
     from seq2seq.data.preparation import prepare_corpora
@@ -68,7 +58,7 @@ def prepare(config: dict[str, Any], *, chosen: Collection[str] | None = None, ty
     # Fine-tuning writes the tokenizer of the checkpoint to the cache
     start_from = checkpoint.load(plan.run.init_from, trust=plan.trust) if plan.run.init_from else None
     if start_from:
-        section = finetune.adopt_data(plan.data, start_from.meta, origin=str(plan.run.init_from), chosen=chosen)
+        section = finetune.adopt_data(plan.data, start_from.meta, origin=str(plan.run.init_from), chosen=plan.chosen)
         plan = dataclasses.replace(plan, data=section)
     # The same plan as in training, whose fingerprints name the folders
     cache = Path(plan.run.cache)

@@ -19,6 +19,7 @@ import toycorpus
 import seq2seq
 from seq2seq import Run, Translator, api, build_model, compose
 from seq2seq.mixers import DynamicConv
+from seq2seq.training.objective.optim import learning_rate
 
 ROOT = Path(seq2seq.__file__).parent.parent
 LINES = tiny.sentences(tiny.GERMAN, 3, seed=4)
@@ -87,6 +88,9 @@ def test_a_trainer_of_the_users_own(overrides, tmp_path):
     options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
     trainer = L.Trainer(max_steps=2, use_distributed_sampler=False, default_root_dir=tmp_path, **options)
     trainer.fit(task, datamodule=data)
+    # The rate falls to the end of the Trainer's own updates
+    (group,) = trainer.optimizers[0].param_groups[:1]
+    assert group["lr"] == learning_rate(3, task.optim, share=1)
     task.save(tmp_path / "mine.safetensors")
     found = task.translator().texts(LINES)
     assert Translator.load(tmp_path / "mine.safetensors", device="cpu").texts(LINES) == found

@@ -25,10 +25,11 @@ from seq2seq.runs.folder import config_hash
 from seq2seq.runs.training_state import read_state
 from seq2seq.system import ranks
 from seq2seq.system.ranks import Agreement
+from seq2seq.training.callbacks.signals import TrainingInterrupt
 from seq2seq.training.lightning_parts import checkpoint_io
 from seq2seq.training.lightning_parts.task import rescale
 from seq2seq.training.plan import make_plan
-from seq2seq.training.run import train
+from seq2seq.training.run import process_for, train
 
 GIVEN = ("trainer.max_steps=9", "optim.schedule=constant", "trainer.val_steps=4", "trainer.log_steps=1")
 
@@ -284,12 +285,16 @@ def test_the_first_process(monkeypatch, variable):
     assert not ranks.is_first_process()
 
 
-def test_a_job_is_queued_again_once_and_only_after_its_warning(monkeypatch):
+def test_a_job_is_queued_again_once_and_only_after_its_warning(tmp_path, monkeypatch, caplog):
     asked: list[list[str]] = []
 
     def run(command: list[str], **_: Any) -> SimpleNamespace:
         asked.append(command)
-        return SimpleNamespace(returncode=len(asked) - 1, stderr="no such job")
+        if len(asked) == 2:
+            raise subprocess.CalledProcessError(1, command, stderr="no such job")
+        if len(asked) == 3:
+            raise FileNotFoundError("no scontrol")
+        return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(subprocess, "run", run)
     assert ranks.requeue(signal.SIGUSR1) is None  # no SLURM
@@ -305,6 +310,11 @@ def test_a_job_is_queued_again_once_and_only_after_its_warning(monkeypatch):
     with pytest.raises(RuntimeError, match=r"no such job.*resume=auto"):
         ranks.requeue(signal.SIGUSR1)
     assert asked == [["scontrol", "requeue", "17"], ["scontrol", "requeue", "17_3"]]
+    # The run has been saved, and ends as it does otherwise
+    with pytest.raises(SystemExit) as stop, process_for(make_plan(toycorpus.settings(tmp_path, tmp_path), mixer="x")):
+        raise TrainingInterrupt(signal.SIGUSR1)
+    assert stop.value.code == 128 + signal.SIGUSR1
+    assert "no scontrol" in caplog.text
 
 
 def test_runs_with_equal_updates_have_one_name():

@@ -38,7 +38,7 @@ def resolve_resume(
         resume: None, "auto", or a run's folder or a state in it.
         folder: The folder that the settings name.
         named: True if the setting `run` names the folder, False if a hash of the settings does.
-        force: A new run may replace an earlier one.
+        force: A new run may replace an earlier one that has lost its states.
 
     Raises:
         ValueError: The path is not a run's, its states are damaged, or a new run would replace an earlier one.
@@ -53,7 +53,7 @@ def resolve_resume(
     if found and (path is None or (updates(found) or 0) >= (updates(path) or 0)):
         return folder, found
     # A requeued job may have ended between its first checkpoint for use and its first state
-    if path is None and folder.used and not (force or requeued()):
+    if path is None and folder.used and not (requeued() or (force and not folder.states)):
         raise _in_use(folder, resume or "null")
     if resume == "auto":
         unnamed = (

@@ -118,15 +118,17 @@ def requeue(signum: int) -> str | None:
         The number of the job, or None if this process did not ask.
 
     Raises:
-        RuntimeError: SLURM refuses.
+        RuntimeError: SLURM refuses, does not answer, or is not installed here.
     """
     job = this_job()
     if not job or signum not in (signal.SIGUSR1, signal.SIGUSR2) or not is_first_process():
         return None
     # A controller that does not answer must not use up the rest of the job's time
-    done = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, timeout=60)
-    if done.returncode:
-        raise RuntimeError(f"scontrol requeue {job}: {done.stderr.strip()}; submit the same command with resume=auto")
+    try:
+        subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = str(getattr(error, "stderr", None) or error).strip()
+        raise RuntimeError(f"scontrol requeue {job}: {reason}; submit the same command with resume=auto") from None
     return job
 
 

@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
 from seq2seq import checkpoint
+from seq2seq.data.batching import longest_width
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.network.build import max_positions
 from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.trainer import TrainerSettings
@@ -28,11 +30,14 @@ if TYPE_CHECKING:
     from seq2seq.training.run import TrainingRun
 
 
-def load_teacher(plan: RunPlan, tokenizer: Tokenizer) -> Seq2Seq | None:
+def load_teacher(plan: RunPlan, tokenizer: Tokenizer, *, longest: int) -> Seq2Seq | None:
     """Load the model of `optim.teacher`, in evaluation mode and without gradients.
 
+    Args:
+        longest: Pieces of the longest training sentence.
+
     Raises:
-        ValueError: It has another tokenizer, so that its predictions are of other pieces.
+        ValueError: It has another tokenizer, so that its predictions are of other pieces, or too few positions.
     """
     path = plan.optim.teacher
     if path is None:
@@ -42,6 +47,12 @@ def load_teacher(plan: RunPlan, tokenizer: Tokenizer) -> Seq2Seq | None:
         raise ValueError(
             f"optim.teacher={path} has another tokenizer than this run: start from it (init_from={path}), or learn "
             "from its translations (python -m seq2seq.distill)"
+        )
+    most = max_positions(teacher.meta["model"], trust=plan.trust)
+    if most and longest > longest_width(most):
+        raise ValueError(
+            f"optim.teacher={path} has {most} positions, too few for training sentences of up to {longest} pieces: set "
+            f"data.clean.max_length={longest_width(most)}"
         )
     return teacher.model.requires_grad_(False)
 
@@ -108,7 +119,7 @@ def make_trainer(run: TrainingRun, callbacks: list[L.Callback], loggers: list[An
     arguments = dataclasses.asdict(settings.lightning)
     # Training uses the weights of a sharded model that a validation gathered, so they cannot be inference tensors.
     arguments["inference_mode"] &= not settings.sharded
-    return L.Trainer(
+    trainer = L.Trainer(
         accelerator=run.accelerator,
         devices=settings.devices,
         num_nodes=settings.nodes,
@@ -134,3 +145,6 @@ def make_trainer(run: TrainingRun, callbacks: list[L.Callback], loggers: list[An
         default_root_dir=run.folder.path,
         **arguments,
     )
+    # With several ranks the host would wait for the device before each micro-batch; `Signals` handles SIGTERM
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
+    return trainer

@@ -122,7 +122,7 @@ class TrainingRun:
         self.tokenize = checks.score_tokenizer(plan, plan.data.tgt)
         resume = plan.run.resume
         # A search of discrete values repeats points
-        if plan.job and resume is None and not plan.run.force and is_repeated(plan.folder, plan.config):
+        if plan.job and resume is None and is_repeated(plan.folder, plan.config):
             log.info("%s holds a finished run of these settings: this job has its score", plan.folder.path)
             resume = "auto"
         self.folder, last = resolve_resume(resume, plan.folder, named=plan.run.run is not None, force=plan.run.force)
@@ -312,7 +312,7 @@ class TrainingRun:
             max_skipped=plan.trainer.max_skipped,
             budget=budget,
             graphs=self.graphs,
-            teacher=load_teacher(plan, tokenizer),
+            teacher=load_teacher(plan, tokenizer, longest=data.longest_allowed),
         )
         task.links = self.links
         return task
@@ -350,8 +350,11 @@ def _how_to_continue(folder: RunFolder, *, trained: bool) -> str:
 
 def _leave(stop: TrainingInterrupt) -> NoReturn:
     """Have SLURM run the job again if it announced the end, and exit by the shell's convention for signals."""
-    if job := ranks.requeue(stop.signum):
-        log.info("job %s is queued again", job)
+    try:
+        if job := ranks.requeue(stop.signum):
+            log.info("job %s is queued again", job)
+    except RuntimeError as error:
+        log.error("%s", error)
     sys.exit(128 + stop.signum)
 
 

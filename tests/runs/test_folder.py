@@ -272,3 +272,11 @@ def test_an_earlier_run_without_a_state_is_replaced_by_force_alone(tmp_path, lef
     with pytest.raises(ValueError, match="force=true"):
         resolve_resume(resume, run)
     assert resolve_resume(resume, run, force=True) == (run, None)
+
+
+def test_a_run_with_a_state_is_never_replaced(tmp_path):
+    run = folder.RunFolder(tmp_path / "run")
+    run.create("a: 1\n")
+    run.last.touch()
+    with pytest.raises(ValueError, match="delete the folder"):
+        resolve_resume(None, run, force=True)

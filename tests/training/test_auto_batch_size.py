@@ -340,7 +340,7 @@ def test_the_budget_of_translation_is_bounded(corpus):
 
 def test_preparing_needs_no_number(corpus, tmp_path, caplog):
     caplog.set_level("INFO")
-    prepare(auto(corpus, tmp_path))
+    prepare(make_plan(auto(corpus, tmp_path), mixer="x").opened())
     assert "training decides how large batches are (data.max_tokens=auto)" in caplog.text
 
 

@@ -224,7 +224,7 @@ def test_a_ready_tokenizer_takes_no_settings_of_another(tmp_path):
 
     words = (*one, "data.vocab_size=4000", f"cache={tmp_path / 'cache'}")
     with pytest.raises(ValueError, match=r"m\.model has 300 pieces"):
-        prepare(resolved_settings(words), typed=typed_settings(words))
+        prepare(make_plan(resolved_settings(words), mixer="x", typed=typed_settings(words)))
     for words in (
         (*one, "data.vocab_size=300"),
         (*one, "tokenizer.sampling_alpha=0.1", "tokenizer.joint=true", "tokenizer.type=unigram"),

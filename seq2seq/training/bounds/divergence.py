@@ -107,5 +107,6 @@ class SkippedUpdates:
                 raise TrainingFault(
                     f"{self.count} updates had a gradient that is not finite, more than trainer.max_skipped="
                     f"{self.limit}: {self.remedies}, or look at the sentences of the last one in fault-*.json",
-                    {"update": step + 1, "training_pairs": [part.tolist() for part in rows]},
+                    # An idle micro-batch has the row -1
+                    {"update": step + 1, "training_pairs": [part[part >= 0].tolist() for part in rows]},
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import os
 import struct
 from collections.abc import Mapping
@@ -223,6 +224,13 @@ class TranslationTask(L.LightningModule):
         if self.graphs:
             made = partial(CudaRecorder, self.device)
             self.replay = Replay(self._passes, self.model.parameters(), make=made, buffers=self.model.buffers())
+        # A stream without a limit has the number -1
+        bounded = self.budget or 0 < self.trainer.estimated_stepping_batches < math.inf
+        if self.optim.schedule == "anneal" and not bounded:
+            raise ValueError(
+                "optim.schedule=anneal needs the number of updates: give the Trainer max_steps or max_epochs, or set "
+                "optim.schedule=inverse_sqrt"
+            )
         if self.budget and self.trainer.global_step:
             self.budget.agree()
             self.lr_schedulers().follow(self.budget.schedule_share(self.trainer))  # type: ignore[union-attr]
@@ -240,6 +248,9 @@ class TranslationTask(L.LightningModule):
                 settle(self.model)
             scheduler.share = self.budget.schedule_share(self.trainer)
             grow_window(self.trainer, self.budget.settings, scheduler.share)
+        else:
+            # A Trainer of the user's own
+            scheduler.share = min(1.0, self.trainer.global_step / self.trainer.estimated_stepping_batches)
         scheduler.step()
 
     # Validation and test
