@@ -83,8 +83,12 @@ def choose_pairs(
 
 
 def _choose(tables: Sequence[Sequence[Group]], name: str, option: str) -> list[Group | None]:
-    """Find the group of each table by its mixer or label, or by the name or folder of one of its runs."""
-    fitting = [[group for group in groups if _is_meant(group, name.rstrip("/"))] for groups in tables]
+    """Find the group of each table by its label, or by its mixer, or by the name or folder of one of its runs."""
+    fitting = [
+        [group for group in groups if group.label == name]
+        or [group for group in groups if _is_meant(group, name.rstrip("/"))]
+        for groups in tables
+    ]
     if not any(fitting):
         known = dict.fromkeys(group.label for groups in tables for group in groups)
         raise ValueError(f"{option} {name}: no such row; choose from {_listed(known)}")
@@ -102,7 +106,7 @@ def _is_meant(group: Group, name: str) -> bool:
     names = [run.name for run in group.runs]
     # Resolved, since a path can be written in several ways
     folders = [run.folder.path.resolve() for run in group.runs]
-    return name in (group.mixer, group.label, *names) or Path(name).resolve() in folders
+    return name in (group.mixer, *names) or Path(name).resolve() in folders
 
 
 def differences(

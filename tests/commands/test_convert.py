@@ -27,6 +27,7 @@ from seq2seq.data.shared_vocabulary import split_vocabulary
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer
 from seq2seq.inference.export.agreement import SENTENCES, specials
 from seq2seq.inference.export.marian import write_marian as write_marian_again
+from seq2seq.inference.imports.marian import NAME
 from seq2seq.search import search
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.tokenizer import TokenizerSettings
@@ -200,6 +201,7 @@ def test_a_vocabulary_that_does_not_fit_is_refused(ours):
         ({"encoder_layers": None}, [], "do not fit together"),
         ({"d_model": 64}, [], "do not fit together"),
         ({}, ["--src-lang", "../x"], "is not a language"),
+        ({}, ["--from", "m2m100"], "its tokenizer is MarianTokenizer,"),
         ({}, ["--from", "bart"], "choose from"),
     ],
     ids=str,
@@ -224,6 +226,12 @@ def test_missing_files_and_languages_are_named(marian, tmp_path, capsys):
     assert "--src-lang and --tgt-lang" in capsys.readouterr().err
     assert run(folder, "--out", folder / "model.safetensors", "--src-lang", "de", "--tgt-lang", "en") == 2
     assert "is the input" in capsys.readouterr().err
+    vocabulary = (folder / "vocab.json").read_text()
+    for text, message in (("", "vocab.json: is damaged"), ("version https://git-lfs.github.com/spec/v1\n", "Git LFS")):
+        (folder / "vocab.json").write_text(text)
+        assert run(folder, "--out", out, "--src-lang", "de", "--tgt-lang", "en") == 2
+        assert message in capsys.readouterr().err
+    (folder / "vocab.json").write_text(vocabulary)
     (folder / "source.spm").unlink()
     assert run(folder, "--out", out, "--src-lang", "de", "--tgt-lang", "en") == 2
     assert "has no file source.spm" in capsys.readouterr().err
@@ -232,6 +240,37 @@ def test_missing_files_and_languages_are_named(marian, tmp_path, capsys):
         checkpoint.load(folder)
     assert run(tmp_path / "absent", "--out", out) == 2
     assert "no such folder" in capsys.readouterr().err
+
+
+def test_added_tokens_have_their_names(marian, tmp_path, caplog):
+    folder = tmp_path / "opus-mt-de-en-finetuned"
+    shutil.copytree(marian, folder)
+    (folder / "tokenizer_config.json").unlink()
+    ids = json.loads((folder / "vocab.json").read_text())
+    number = ids.pop(next(name for name in ids if name.startswith("▁")))
+    (folder / "added_tokens.json").write_text(json.dumps({"<term>": number}))
+    (folder / "vocab.json").write_text(json.dumps(ids))
+    out = tmp_path / "x.safetensors"
+    assert run(folder, "--out", out, "--tgt-lang", "fr") == 0
+    assert "an added token (<term>)" in caplog.text
+    assert "its files say en, and --tgt-lang says fr" in caplog.text
+    tokenizer = checkpoint.load(out).tokenizer
+    assert tokenizer.decode([[number]]) == ["<term>"]
+
+
+@pytest.mark.parametrize(
+    ("name", "languages"),
+    [
+        ("opus-mt-de-en", ("de", "en")),
+        ("opus-mt-tc-big-en-fr", ("en", "fr")),
+        ("opus-mt-en-ROMANCE", ("en", "ROMANCE")),
+        ("opus-mt-de-en-finetuned", ("de", "en")),
+        ("opus-mt-synthetic-de-en", None),
+    ],
+)
+def test_names_of_folders_tell_languages(name, languages):
+    found = NAME.fullmatch(name)
+    assert (found and found.groups()) == languages
 
 
 def test_weights_of_torch_run_no_code(marian, ours, tmp_path):

@@ -70,8 +70,8 @@ def read(path: Path, languages: Languages) -> Published:
     found = [path] if path.is_file() else sorted(path.glob("*.pt"))
     if len(found) != 1:
         raise ValueError(f"{path}: has {len(found)} files .pt ({', '.join(map(str, found[:5]))}); name one of them")
-    file = found[0]
-    folder = file.parent
+    folder = found[0].parent
+    file = file_in(folder, found[0].name)
     state = read_torch_pickle(file)
     args = _args(state, file)
     source, target = languages.resolve(folder, args.get("source_lang"), args.get("target_lang"))

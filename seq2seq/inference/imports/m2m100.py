@@ -8,7 +8,6 @@ Reference:
 from __future__ import annotations
 
 import base64
-import json
 import re
 import struct
 from collections.abc import Mapping
@@ -20,7 +19,6 @@ from seq2seq.data.protobuf import field
 from seq2seq.data.shared_vocabulary import with_vocabulary
 from seq2seq.data.tokenizer import Tokenizer, load_model
 from seq2seq.inference.imports import shared
-from seq2seq.system.files import read_file
 from seq2seq.system.json_file import read_json, read_json_or_none
 
 _PIECES = "sentencepiece.bpe.model"
@@ -58,7 +56,10 @@ def read(folder: Path, languages: shared.Languages) -> shared.Published:
             f"{folder}: its tokenizer_config.json has legacy_behaviour=true, by which sources end with the tag of "
             "their language. NLLB was trained with the tag first: set it to false, unless this model was trained so"
         )
-    tags, names, pieces = (_m2m100 if (folder / "vocab.json").is_file() else _nllb)(folder, about)
+    of_m2m100 = about.get("tokenizer_class") == "M2M100Tokenizer" or (folder / "vocab.json").is_file()
+    tags, names, pieces = (_m2m100 if of_m2m100 else _nllb)(folder, about)
+    if not tags:
+        raise ValueError(f"{folder}: its tokenizer has no language, such as deu_Latn; copy the whole folder")
     size = config["vocab_size"]
     if not max(names) < size:
         raise ValueError(f"{folder}: its ids up to {max(names)} do not fit the model's {size} embeddings")
@@ -97,12 +98,14 @@ def _m2m100(folder: Path, about: Mapping[str, Any]) -> tuple[dict[str, str], dic
     kind = about.get("tokenizer_class", "M2M100Tokenizer")
     codes = _LANGUAGES.get(about.get("language_codes", "m2m100"))
     if kind != "M2M100Tokenizer" or codes is None:
-        raise ValueError(f"{folder}: its tokenizer is {kind} of {about.get('language_codes')}, which is not read")
-    # Not read_json, which changes control characters
-    ids = json.loads(read_file(shared.file_in(folder, "vocab.json")))
+        languages = f" of {about['language_codes']}" if "language_codes" in about else ""
+        raise ValueError(f"{folder}: its tokenizer is {kind}{languages}, which is not read")
+    ids = shared.read_ids(shared.file_in(folder, "vocab.json"))
     tags = {f"__{code}__": code for code in codes.split()}
     names = {number: name for name, number in ids.items()} | dict(enumerate(tags, len(ids)))
-    return tags, names, shared.read_piece_model(folder, _PIECES)
+    added = shared.added_tokens(folder, about)
+    shared.warn_of_added(folder, [name for number, name in added.items() if number not in names])
+    return tags, added | names, shared.read_piece_model(folder, _PIECES)
 
 
 def _nllb(folder: Path, about: Mapping[str, Any]) -> tuple[dict[str, str], dict[int, str], bytes]:
@@ -114,11 +117,13 @@ def _nllb(folder: Path, about: Mapping[str, Any]) -> tuple[dict[str, str], dict[
         names = {i + 1: own.id_to_piece(i) for i in range(3, own.get_piece_size())}
         added = {int(number): each["content"] for number, each in about["added_tokens_decoder"].items()}
     else:
-        stored = json.loads(read_file(shared.file_in(folder, "tokenizer.json")))
+        stored = shared.read_ids(shared.file_in(folder, "tokenizer.json"))
         pieces = pieces or _piece_model(stored)
         names = {number: name for name, number in stored["model"]["vocab"].items()}
         added = {each["id"]: each["content"] for each in stored["added_tokens"]}
-    return {name: name for name in added.values() if _CODE.fullmatch(name)}, names | added, pieces
+    tags = {name: name for name in added.values() if _CODE.fullmatch(name)}
+    shared.warn_of_added(folder, [name for name in added.values() if name not in (*tags, *_SPECIALS, "<mask>")])
+    return tags, names | added, pieces
 
 
 def _piece_model(stored: Mapping[str, Any]) -> bytes:

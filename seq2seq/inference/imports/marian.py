@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,17 +14,27 @@ from seq2seq.data.languages import language_tag
 from seq2seq.data.shared_vocabulary import with_vocabulary
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.export.plain_transformer import halves_order, in_order
-from seq2seq.inference.imports.shared import Languages, Published, express, file_in, read_piece_model, read_weights
+from seq2seq.inference.imports.shared import (
+    Languages,
+    Published,
+    added_tokens,
+    express,
+    file_in,
+    read_ids,
+    read_piece_model,
+    read_weights,
+    warn_of_added,
+)
 from seq2seq.network.embedding import SinusoidalPositions
-from seq2seq.system.files import read_file
 from seq2seq.system.json_file import read_json, read_json_or_none
 
 # A tag of a target language in the vocabulary.
 _TAG = re.compile(r">>([\w-]+)<<")
 # Special tokens by their entries in config.json. The decoder begins with pad, whose embedding is zero.
 _SPECIAL = {"bos": "decoder_start_token_id", "eos": "eos_token_id", "pad": "pad_token_id"}
-# Names of the folders of OPUS-MT: opus-mt-de-en, opus-mt-tc-big-en-fr.
-_NAME = re.compile(r"opus-mt-(?:[\w-]+-)??([A-Za-z_]{2,})-([A-Za-z_]{2,})")
+# Names of the folders of OPUS-MT: opus-mt-de-en, opus-mt-tc-big-en-fr, opus-mt-en-ROMANCE, opus-mt-de-en-finetuned.
+_LANGUAGE = r"([a-z]{2,3}(?:_[A-Z]\w+)?|[A-Z][A-Z_]+)"
+NAME = re.compile(rf"opus-mt-(?:tc-\w+-)?(?!tc-){_LANGUAGE}-{_LANGUAGE}(?:-.*)?")
 
 
 def read(folder: Path, languages: Languages) -> Published:
@@ -43,8 +52,13 @@ def read(folder: Path, languages: Languages) -> Published:
     }
     tags: dict[str, str] = {}
     models = {}
+    added = {name: number for number, name in added_tokens(folder, about).items()}
     for side, (model, vocabulary, size) in sides.items():
-        names = _names(file_in(folder, vocabulary), config.get(size) or config["vocab_size"], config)
+        path = file_in(folder, vocabulary)
+        ids = read_ids(path)
+        names = _names(path, added | ids, config.get(size) or config["vocab_size"], config)
+        if side == "src_model":
+            warn_of_added(folder, [name for name in added if name not in ids])
         # The source's tags in this program's form
         tags |= {name: language_tag(found[1]) for name in names if (found := _TAG.fullmatch(name))}
         special = {"unk": "<unk>"} | {role: names[_special_id(config, key)] for role, key in _SPECIAL.items()}
@@ -54,7 +68,7 @@ def read(folder: Path, languages: Languages) -> Published:
     tagged = [name[2:-1] for name in tags.values()]
     # In the cache of the hub, the folder of the repository is models--<owner>--<name>
     paths = (*reversed(folder.resolve().parts), Path(config.get("_name_or_path") or "").name)
-    named = filter(None, (_NAME.fullmatch(part.rpartition("--")[2]) for part in paths))
+    named = filter(None, (NAME.fullmatch(part.rpartition("--")[2]) for part in paths))
     told = next((match.groups() for match in named), (None, None))
     source, target = languages.resolve(
         folder, about.get("source_lang") or told[0], about.get("target_lang") or told[1], tagged
@@ -87,10 +101,8 @@ def _special_id(config: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def _names(path: Path, size: int, config: Mapping[str, Any]) -> list[str]:
+def _names(path: Path, ids: Mapping[str, int], size: int, config: Mapping[str, Any]) -> list[str]:
     """Return the pieces of a vocabulary by their ids; ids without a piece get a name."""
-    # Not read_json, which changes control characters
-    ids = json.loads(read_file(path))
     highest = max(ids.values(), default=-1)
     if not highest < size or min(ids.values()) < 0 or "<unk>" not in ids:
         raise ValueError(

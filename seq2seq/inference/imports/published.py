@@ -13,7 +13,7 @@ from seq2seq.metadata import describe
 from seq2seq.metrics.scorers import tokenize_for
 from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.system.errors import first_line
-from seq2seq.system.json_file import read_json_or_none
+from seq2seq.system.json_file import read_json
 
 # Each module reads the folders of a family.
 FAMILIES: Mapping[str, Any] = {"marian": marian, "m2m100": m2m100, "fairseq": fairseq}
@@ -41,13 +41,14 @@ def imported(
         ValueError: The folder is of no known family, lacks a file, holds a model that cannot be expressed, or is not
             trusted.
     """
-    config = read_json_or_none(folder / "config.json") or {}
+    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
     family = family or _MODEL_TYPES.get(str(config.get("model_type")))
     if family is None and fairseq.recognizes(folder):
         family = "fairseq"
     if family is None:
         raise ValueError(
-            f"{folder}: is not recognized as a model of {', '.join(FAMILIES)}; if it is one, name the family by --from"
+            f"{folder}: is not recognized as a model of {', '.join(FAMILIES)}, by the model_type of config.json or by "
+            "model.pt; if it is one, name the family by --from"
         )
     if family == "fairseq" and not trust:
         raise ValueError(

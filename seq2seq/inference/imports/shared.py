@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import pickle
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -22,9 +25,13 @@ from seq2seq.system.errors import first_line
 from seq2seq.system.files import read_file
 from seq2seq.system.json_file import read_json
 
+log = logging.getLogger(__name__)
+
 # Activations by the names of other programs.
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 _CODE = re.compile(r"\w[\w-]*")
+# The first bytes of a file that a clone without Git LFS has in place of a large one.
+_LFS = b"version https://git-lfs"
 # Ends of the names of biases of attention, in our terms.
 _BIASES = (".f.query_bias", ".f.value_bias", ".f.query.bias", ".f.out.bias")
 
@@ -72,6 +79,12 @@ class Languages(NamedTuple):
         """
         source = _tagged(folder, "source", "--src-lang", self.src or src, sources)
         target = _tagged(folder, "target", "--tgt-lang", self.tgt or tgt, tagged)
+        for option, given, told, tags in (
+            ("--src-lang", self.src, src, sources),
+            ("--tgt-lang", self.tgt, tgt, tagged),
+        ):
+            if given and told and not tags and primary_subtag(given) != primary_subtag(told):
+                log.warning("%s: its files say %s, and %s says %s", folder, told, option, given)
         if source is None or target is None:
             raise ValueError(f"{folder}: does not tell its languages; name them by --src-lang and --tgt-lang")
         # Languages become part of file names
@@ -87,20 +100,58 @@ def _tagged(folder: Path, side: str, option: str, given: str | None, tagged: Seq
     choices = [given] if given in tagged or not tagged else same if given else list(tagged)
     if len(choices) != 1:
         listed = ", ".join(tagged[:20]) + (", ..." if len(tagged) > 20 else "")
-        raise ValueError(f"{folder}: name its default {side} language by {option}, one of {listed}")
+        unknown = f"{shown(given)} is not one of its {side} languages; " if given and not same else ""
+        raise ValueError(f"{folder}: {unknown}name its default {side} language by {option}, one of {listed}")
     return choices[0]
 
 
 def file_in(folder: Path, name: str) -> Path:
-    """Return the path of a file that the model needs, or raise ValueError if it is missing.
+    """Return the path of a file that the model needs.
 
     Raises:
-        ValueError: The file is missing.
+        ValueError: The file is missing, or a pointer of Git LFS.
     """
     path = folder / name
     if not path.is_file():
         raise ValueError(f"{folder}: has no file {name}, which the model needs; copy the whole folder")
+    with path.open("rb") as file:
+        if file.read(len(_LFS)) == _LFS:
+            raise ValueError(f"{path}: is a pointer of Git LFS, not the file itself; download the file (git lfs pull)")
     return path
+
+
+def read_ids(path: Path) -> dict[str, Any]:
+    """Read a JSON file with pieces of text, whose control characters `read_json` would change.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    try:
+        found = json.loads(read_file(path))
+    except ValueError as error:
+        raise ValueError(f"{path}: is damaged ({error}); copy it again") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: is damaged (it holds no dictionary); copy it again")
+    return found
+
+
+def added_tokens(folder: Path, about: Mapping[str, Any]) -> dict[int, str]:
+    """Return the tokens that a user of Transformers has added to a tokenizer, by their ids.
+
+    Args:
+        about: The content of tokenizer_config.json.
+    """
+    path = folder / "added_tokens.json"
+    found = {number: name for name, number in read_ids(path).items()} if path.is_file() else {}
+    return found | {int(number): each["content"] for number, each in about.get("added_tokens_decoder", {}).items()}
+
+
+def warn_of_added(folder: Path, names: Sequence[str]) -> None:
+    """Log that added tokens are no tokens in sources here."""
+    if names:
+        more = ", ..." if len(names) > 5 else ""
+        listed = f"{', '.join(map(shown, names[:5]))}{more}"
+        log.warning("%s: text is cut into pieces also where it has an added token (%s)", folder, listed)
 
 
 def read_piece_model(folder: Path, name: str) -> bytes:
@@ -141,7 +192,10 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         if not isinstance(loaded, Mapping) or not all(isinstance(each, Tensor) for each in loaded.values()):
             raise ValueError("it holds more than tensors")
         return dict(loaded)
-    except Exception as error:  # errors of safetensors, pickle, zip and torch
+    # Torch's own message advises to run the code in the file
+    except pickle.UnpicklingError:
+        raise ValueError(f"{path}: is damaged, or holds more than tensors; download it again") from None
+    except Exception as error:  # errors of safetensors, zip and torch
         raise ValueError(f"{path}: cannot be read ({type(error).__name__}: {first_line(error)})") from None
 
 
