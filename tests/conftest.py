@@ -15,6 +15,7 @@ import random
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import hypothesis
@@ -99,6 +100,14 @@ def seed_all(name: str) -> int:
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(value)
     return value
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy corpus, which all runs of a process share, as they do its cache."""
+    import toycorpus
+
+    return toycorpus.write(tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture(autouse=True)

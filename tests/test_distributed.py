@@ -34,12 +34,6 @@ from seq2seq.training.run import process_for, train
 GIVEN = ("trainer.max_steps=9", "optim.schedule=constant", "trainer.val_steps=4", "trainer.log_steps=1")
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The toy corpus, with its cache."""
-    return toycorpus.write(tmp_path_factory.mktemp("toy"))
-
-
 def start(corpus: Path, folder: Path, *overrides: str) -> subprocess.Popen[str]:
     """Start training with two processes, as a user does."""
     words = toycorpus.words(corpus, folder, "trainer.devices=2", *overrides)

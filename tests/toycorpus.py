@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from composed import settings_of
@@ -15,6 +15,11 @@ from seq2seq.data.plan import DataPlan
 from seq2seq.settings.data import CorpusSettings, DataSettings
 from seq2seq.settings.declare import keys, read_section
 from seq2seq.settings.tokenizer import TokenizerSettings
+
+if TYPE_CHECKING:
+    import lightning as L
+
+    from seq2seq.training.run import TrainingRun
 
 NOUNS = {"Hund": "dog", "Katze": "cat", "Kind": "child", "Mann": "man", "Frau": "woman", "Buch": "book"}
 VERBS = {"sieht": "sees", "kauft": "buys", "findet": "finds", "liebt": "loves"}
@@ -64,6 +69,17 @@ def settings(corpus: Path, folder: Path, *overrides: str) -> dict[str, Any]:
     """The composed settings of such a run, as a plain dict."""
     composed = settings_of(*words(corpus, folder, *overrides))
     return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+
+
+def execute(config: dict[str, Any], *callbacks: L.Callback, mixer: str = "transformer") -> TrainingRun:
+    """Run `config` with more callbacks, and return the run."""
+    # Imports Lightning
+    from seq2seq.training.plan import make_plan
+    from seq2seq.training.run import TrainingRun
+
+    run = TrainingRun(make_plan(config, mixer=mixer), callbacks=callbacks)
+    run.execute()
+    return run
 
 
 def data_settings(data: dict[str, Any]) -> DataSettings:

@@ -24,6 +24,7 @@ import torch
 import toycorpus
 from conftest import PATIENCE
 from rich.console import Console
+from toycorpus import execute
 
 from seq2seq import checkpoint, prepare
 from seq2seq.data.preparation import prepare_corpora
@@ -45,12 +46,6 @@ from seq2seq.training.lightning_parts.checkpoint_io import AtomicCheckpointIO
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun, train
-
-
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the toy corpus, which all runs share, as they do its cache."""
-    return toycorpus.write(tmp_path_factory.mktemp("toy"))
 
 
 def batches(corpus: Path, folder: Path) -> int:
@@ -106,13 +101,6 @@ class Recorder(L.Callback):
 def checked(corpus: Path, folder: Path, *overrides: str) -> TrainingRun:
     """Make a run whose settings have passed all checks, without executing it."""
     return TrainingRun(make_plan(toycorpus.settings(corpus, folder, *overrides), mixer="transformer"))
-
-
-def execute(config: dict[str, Any], *callbacks: L.Callback, mixer: str = "transformer") -> TrainingRun:
-    """Run `config` with more callbacks, and return the run."""
-    run = TrainingRun(make_plan(config, mixer=mixer), callbacks=callbacks)
-    run.execute()
-    return run
 
 
 def results_of(folder: RunFolder) -> dict[str, Any]:

@@ -18,11 +18,6 @@ from seq2seq.data.text_files import warn_once
 from seq2seq.runs.folder import config_hash
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> Path:
-    return toycorpus.write(tmp_path_factory.mktemp("toy"))
-
-
 def plan(corpus: Path, *, seed: int = 1, cache: Path | None = None, **changes: Any) -> DataPlan:
     data = {"name": "toy", "src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
     data |= {split: str(corpus / split) for split in ("train", "valid", "test")} | changes

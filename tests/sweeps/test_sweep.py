@@ -51,11 +51,6 @@ ROOT = Path(__file__).resolve().parents[2]
 needs_slurm = pytest.mark.skipif(shutil.which("sbatch") is None, reason="needs a SLURM cluster")
 
 
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toycorpus.write(tmp_path_factory.mktemp("toy"))
-
-
 def sweep_command(corpus: Path, *overrides: str) -> list[str]:
     files = [f"data.{split}={corpus / split}" for split in ("train", "valid", "test")]
     given = ["data=files", "data.name=toy", *files, f"cache={corpus / 'cache'}", *toycorpus.TINY]

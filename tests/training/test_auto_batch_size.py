@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from toycorpus import execute
 
 from seq2seq.data.batching import aligned, padded_width, token_batches
 from seq2seq.data.plan import DataPlan
@@ -44,11 +45,6 @@ from seq2seq.training.run import TrainingRun
 EXHAUSTIVE = {"test_an_update_fits_or_not"}
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toycorpus.write(tmp_path_factory.mktemp("toy"))
 
 
 # ---- the search
@@ -214,12 +210,6 @@ def planned(config: dict[str, Any]) -> TrainingRun:
     return TrainingRun(make_plan(config, mixer="transformer"))
 
 
-def executed(config: dict[str, Any]) -> TrainingRun:
-    run = planned(config)
-    run.execute()
-    return run
-
-
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search runs on a CPU, where `memory` limits it."""
@@ -245,7 +235,7 @@ def test_settings_without_a_size_to_measure_are_refused(corpus, tmp_path, words,
 
 
 def test_a_cpu_has_a_fixed_size(corpus, tmp_path):
-    run = executed(auto(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false"))
+    run = execute(auto(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false"))
     assert (run.data.max_tokens, run.data.window) == (CPU_MICRO_BATCH, 1)
 
 
@@ -253,11 +243,11 @@ def test_a_cpu_has_a_fixed_size(corpus, tmp_path):
 def test_a_run_with_auto_equals_one_with_the_number(corpus, tmp_path, memory, as_on_a_gpu):
     more = ("data.batch_tokens=600", "trainer.ema=0.9", "trainer.test=false", "model.dropout=0.2")
     memory(300 * 400)  # logits, of 300 pieces
-    found = executed(auto(corpus, tmp_path, "run=auto", *more))
+    found = execute(auto(corpus, tmp_path, "run=auto", *more))
     size = found.data.max_tokens
     assert 256 <= size <= 400
     assert json.loads(found.folder.results.read_text())["max_tokens"] == size
-    given = executed(toycorpus.settings(corpus, tmp_path, f"data.max_tokens={size}", "run=given", *more))
+    given = execute(toycorpus.settings(corpus, tmp_path, f"data.max_tokens={size}", "run=given", *more))
     first, second = (read_state(run.folder.last) for run in (found, given))
     assert first["run"]["max_tokens"] == size
     torch.testing.assert_close(first["state_dict"], second["state_dict"], atol=0, rtol=0)
@@ -266,10 +256,10 @@ def test_a_run_with_auto_equals_one_with_the_number(corpus, tmp_path, memory, as
 @pytest.mark.slow
 def test_a_resumed_run_keeps_its_number_however_it_is_given(corpus, tmp_path, memory, as_on_a_gpu, monkeypatch):
     memory(300 * 400)  # logits, of 300 pieces
-    first = executed(auto(corpus, tmp_path, "run=it", "trainer.test=false"))
+    first = execute(auto(corpus, tmp_path, "run=it", "trainer.test=false"))
     size = first.data.max_tokens
     memory(0)  # a search would fail
-    again = executed(auto(corpus, tmp_path, "run=it", "resume=auto", "trainer.test=false", "trainer.max_steps=6"))
+    again = execute(auto(corpus, tmp_path, "run=it", "resume=auto", "trainer.test=false", "trainer.max_steps=6"))
     assert again.data.max_tokens == size
     assert read_state(again.folder.last)["global_step"] == 6
     monkeypatch.undo()  # a CPU again, which may resume a run of a GPU

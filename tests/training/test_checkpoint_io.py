@@ -11,6 +11,7 @@ import lightning as L
 import pytest
 import torch
 import toycorpus
+from toycorpus import execute
 
 from seq2seq.runs.folder import RunFolder
 from seq2seq.runs.training_state import read_state
@@ -24,17 +25,6 @@ REPRESENTATIVE = {"test_a_run_in_two_parts_is_the_run_in_one": {"transformer"}}
 KEPT = ("trainer.val_steps=2", "trainer.ema=0.9", "trainer.keep_best=1")
 GIVEN = ("run=it", "trainer.test=false", "optim=anneal", *KEPT)
 SHORT, LONG = ("trainer.max_steps=2", "optim.schedule=constant"), ("trainer.max_steps=4", "optim.schedule=constant")
-
-
-def execute(config: dict[str, Any]) -> TrainingRun:
-    run = TrainingRun(make_plan(config, mixer="transformer"))
-    run.execute()
-    return run
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toycorpus.write(tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ import torch
 import toycorpus
 from conftest import PATIENCE
 from torch import nn
+from toycorpus import execute
 
 from seq2seq import checkpoint
 from seq2seq.metrics import scorers
@@ -26,24 +27,10 @@ from seq2seq.training.bounds.divergence import SkippedUpdates
 from seq2seq.training.bounds.faults import TrainingFault, as_fault
 from seq2seq.training.callbacks.ema import AverageWeights
 from seq2seq.training.objective.optim import build_optimizer
-from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
 
 # A whole run of two seconds; `make test-all` has it
 EXHAUSTIVE = {"test_a_profile_is_one_flag", "test_the_best_validations_are_kept"}
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The toy corpus, with its cache."""
-    return toycorpus.write(tmp_path_factory.mktemp("toy"))
-
-
-def execute(config: dict[str, Any], *callbacks: L.Callback) -> TrainingRun:
-    """Run `config` with more callbacks."""
-    run = TrainingRun(make_plan(config, mixer="transformer"), callbacks=callbacks)
-    run.execute()
-    return run
 
 
 def saved(run: TrainingRun | Path) -> dict[str, Any]:

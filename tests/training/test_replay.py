@@ -40,11 +40,6 @@ REPRESENTATIVE = {"test_replayed_runs_have_the_bits_of_plain_ones": {"lightconv"
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toycorpus.write(tmp_path_factory.mktemp("toy"))
-
-
 @pytest.fixture(autouse=True)
 def without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     multiply_without_looking(monkeypatch)

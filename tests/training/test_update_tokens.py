@@ -26,11 +26,6 @@ REPRESENTATIVE = {"test_micro_batches_of_an_update_do_not_change_it": {"false"}}
 NO_DROPOUT = ("model.dropout=0", "model.attention_dropout=0", "model.weight_dropout=0")
 
 
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toycorpus.write(tmp_path_factory.mktemp("toy"))
-
-
 def trained(corpus: Path, folder: Path, *given: str) -> TrainingRun:
     fixed = ("data.batch_tokens=600", "trainer.test=false", "optim=anneal", "trainer.val_sentences=4")
     run = TrainingRun(make_plan(toycorpus.settings(corpus, folder, *fixed, *given), mixer="transformer"))
