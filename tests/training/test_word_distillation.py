@@ -16,6 +16,7 @@ from torch import nn
 from seq2seq import checkpoint
 from seq2seq.settings.compose import chosen_settings, resolved_settings, typed_mixers
 from seq2seq.settings.run import read_settings
+from seq2seq.training.make_trainer import load_teacher
 from seq2seq.training.objective import loss as losses
 from seq2seq.training.objective.word_distillation import distilled_cross_entropy
 from seq2seq.training.plan import make_plan
@@ -79,6 +80,15 @@ def test_a_student_learns_from_the_model_that_it_was(tmp_path: Path):
     other = toycorpus.settings(corpus, tmp_path, f"optim.teacher={origin}")
     with pytest.raises(ValueError, match=r"optim\.teacher=.* has another tokenizer than this run: .*seq2seq\.distill"):
         TrainingRun(make_plan(other, mixer="x")).execute()
+
+
+def test_a_teacher_needs_the_positions_of_the_longest_sentence(tmp_path: Path):
+    origin = tiny.save(tmp_path, positions="learned", max_len=16)
+    plan = make_plan(resolved_settings([f"optim.teacher={origin}"]), mixer="x")
+    tokenizer = checkpoint.load(origin).tokenizer
+    assert load_teacher(plan, tokenizer, longest=16)
+    with pytest.raises(ValueError, match=r"has 16 positions.* 17 pieces.*data\.clean\.max_length=16"):
+        load_teacher(plan, tokenizer, longest=17)
 
 
 def test_settings_that_cannot_work():
