@@ -125,11 +125,31 @@ def test_marks_follow_their_words():
         ("<code>x</code> a", ["b", "a"], "<code>x</code> b a"),
         ("a <img src=x>b", ["b", "a"], "b a <img src=x>"),
         ("a <img src=x>b", ["a", "b"], "a <img src=x>b"),
+        ("<b><i>a</i>   </b><img>b c", ["a", "b", "d"], "<b><i>a</i></b>   <img>b d"),
         ("<b>a</b> b: <code>x</code> c", ["c", "b:", "a"], "c b: <code>x</code> <b>a</b>"),
     ],
 )
 def test_marks_stay_nested(page, words, wanted):
     assert converted(".html", page, stub(lambda _: words), "") == wanted
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("eins zwei<b> </b>", "eins zwei"),
+        ("eins<u> </u><img>zwei", "eins zwei"),
+        ("eins<b> </b>(zwei)", "eins (zwei)"),
+        ("eins <img><img>zwei", "eins zwei"),
+        ("eins<a href=x> <img src=y></a>", "eins"),
+        ("<b>eins<a href=x>\n<img src=y>\n</a></b> zwei", "eins zwei"),
+        ("eins <i> <b> <code>x</code> </b> </i>", "eins"),
+    ],
+)
+def test_marks_of_spaces_alone_are_codes(page, text):
+    seen: list[str] = []
+    found = converted(".html", page, stub(upper, seen))
+    assert seen == [text]
+    assert found == page.replace("eins", "EINS").replace("zwei", "ZWEI")
 
 
 def test_without_an_alignment_a_mark_stays_at_its_place():
@@ -369,6 +389,14 @@ def test_runs_of_word_follow_their_words(body, wanted):
 def test_a_tab_stays_behind_its_word():
     found = in_word(f"<w:p><w:r>{BOLD}<w:t>Name:</w:t><w:tab/><w:t>Wert</w:t></w:r></w:p>", stub(upper))
     assert found == f"<w:p>{run('NAME:', BOLD)}<w:r>{BOLD}<w:tab/></w:r>{run('WERT', BOLD)}</w:p>"
+
+
+def test_spaces_in_elements_of_word_stay_there():
+    blank = run(" ")
+    for inner in (blank, run(" ", BOLD), "<w:r><w:tab/></w:r>", blank + BOX.format(run("da")) + blank):
+        body = f'{run("eins zwei")}<w:hyperlink w:id="1">{inner}</w:hyperlink>'
+        found = in_word(f"<w:p>{body}</w:p>", stub(upper))
+        assert found == f"<w:p>{body}</w:p>".replace("eins zwei", "EINS ZWEI").replace("da", "DA")
 
 
 def test_word_files_that_are_none_or_too_large_are_refused(monkeypatch):
