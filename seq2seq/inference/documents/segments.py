@@ -61,10 +61,12 @@ class Segment(NamedTuple):
 
 
 def replace(content: str, segments: Sequence[Segment], translate: Translate) -> str:
-    """Replace the segments of a file by their translations; unchanged ones stay as they are."""
-    found = translate([each.text for each in segments], [bool(each.marks) for each in segments])
+    """Replace the segments of a file by their translations; ones without text or a change stay as they are."""
+    texts = [each for each in segments if each.text]
+    found = iter(translate([each.text for each in texts], [bool(each.marks) for each in texts]))
     edits = []
-    for segment, (text, alignment) in zip(segments, found, strict=True):
+    for segment in segments:
+        text, alignment = next(found) if segment.text else ("", None)
         start, end, before, after = segment.put or (segment.start, segment.end, "", "")
         same = text == segment.text
         new = content[segment.start : segment.end] if same else segment.write(_written(segment, text, alignment))
