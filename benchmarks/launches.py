@@ -46,7 +46,7 @@ from benchmarks import harness
 from seq2seq.data.batching import Batch
 from seq2seq.kernels.fused import fused
 from seq2seq.network.build import build_model
-from seq2seq.search import Specials, sample, search
+from seq2seq.search import Drawn, Specials, search
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.search import SearchSettings
@@ -309,10 +309,13 @@ def of_decoding(
         settings = SearchSettings(**{"beam_size": 5, "n_best": 5, "max_len_ratio": 0, "max_len_extra": most} | how)
         trace = Trace()
         with pretended_gpu(), trace:
-            if seeds is None:
-                search(model, batch.src, batch.src_mask, special=special, settings=settings)
-            else:
-                sample(model, batch.src, batch.src_mask, special=special, settings=settings, seeds=seeds)
+            search(
+                *(model, batch.src, batch.src_mask),
+                special=special,
+                settings=settings,
+                seeds=seeds,
+                selection=None if seeds is None else Drawn(EOS),
+            )
         traces.append(trace)
     steps = limits[2] - limits[1]
     counts = [[sum(trace.launches.values()), sum(trace.waits.values())] for trace in traces[1:]]

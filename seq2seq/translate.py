@@ -121,6 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _, options.sampling = search_of(options, own)
     except ValueError as error:
         parser.error(str(error))
+    if not options.glossary:
+        parser.refuse(options, ["glossary_by"], "goes with --glossary")
     if options.document:
         if not options.output:
             parser.error("--document needs --output FILE")
@@ -136,8 +138,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--resume writes plain text, and {options.output} is compressed; compress it afterwards")
     if options.resume and options.alignments:
         parser.error("--alignments cannot be resumed; with --resume, use --format json --align")
-    if not options.glossary:
-        parser.refuse(options, ["glossary_by"], "goes with --glossary")
     if options.format != "json":
         parser.refuse(options, ("pieces", "align"), "goes with --format json")
     return exit_status(lambda: _run(options))
@@ -212,7 +212,7 @@ def _run_document(options: argparse.Namespace) -> int:
     # Imports torch
     from seq2seq.inference.forced_text import force_candidates
     from seq2seq.inference.glossary import TermCounts
-    from seq2seq.inference.notes import Notes
+    from seq2seq.inference.notes import Note, Notes
 
     notes = Notes(warn, what="text")
     terms = TermCounts()
@@ -220,14 +220,19 @@ def _run_document(options: argparse.Namespace) -> int:
 
     def translate(texts: Sequence[str], marked: Sequence[bool]) -> list[tuple[str, Any]]:
         """Translate texts, and align those with marks; one that fails keeps its source."""
-        given.extend(filter(None, texts))
-        rows = [row[:1] for row in translator.translate(texts, note=notes.add, suppress=options.suppress)]
+        before = len(given)
+        given.extend(texts)
+
+        def note(told: Note) -> None:
+            notes.add(told._replace(position=before + told.position))
+
+        rows = [row[:1] for row in translator.translate(texts, note=note, suppress=options.suppress)]
         # ONNX graphs align no words
         asked = [i for i, each in enumerate(marked) if each and translator.can_force]
         pairs = [texts[i] for i in asked], [rows[i] for i in asked]
         forced = force_candidates(translator, *pairs, align=True)
         words = {i: row[0].words for i, row in zip(asked, forced, strict=True)}
-        for number, (best,) in enumerate(rows, 1):
+        for number, (best,) in enumerate(rows, before + 1):
             terms.add(number, best.terms)
         return [(best.text if math.isfinite(best.score) else texts[i], words.get(i)) for i, (best,) in enumerate(rows)]
 
@@ -239,6 +244,7 @@ def _run_document(options: argparse.Namespace) -> int:
         sink.write(translated)
     if not given:
         warn(f"{source} has no text to translate")
+    notes.report(len(given))
     if options.glossary:
         print_error(f"glossary: {terms}")
     if notes.failed:

@@ -10,10 +10,12 @@ import torch
 
 from seq2seq.data.context import fit_context, sentence_start
 from seq2seq.data.marks import unmarked
+from seq2seq.inference.batch_rows import most_rows
 from seq2seq.inference.encoding import encode_pieces, longest_part, source_end, source_pieces, target_pieces
 from seq2seq.inference.forced import Forced, force, links, pharaoh, word_weights, words_of
 from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.notes import Note
+from seq2seq.inference.parts import LINE_BREAKS
 from seq2seq.system.errors import visible
 
 if TYPE_CHECKING:
@@ -137,9 +139,10 @@ def force_in_batches(
     def batches() -> Iterator[list[tuple[list[int], list[int]]]]:
         batch: list[tuple[list[int], list[int]]] = []
         width = 0
+        most = min(translator.max_tokens, most_rows(1, translator.tokenizer.tgt_vocab_size))
         for pair in pairs:
             width = max(width, *map(len, pair))
-            if batch and (len(batch) + 1) * width > translator.max_tokens:
+            if batch and (len(batch) + 1) * width > most:
                 yield batch
                 batch = []
                 width = max(map(len, pair))
@@ -171,7 +174,9 @@ def force_candidates(
     pairs: list[tuple[str, str]] = []
     for line, row in zip(lines, candidates, strict=True):
         for each in row:
-            pairs += each.parts or [(unmarked(line) if math.isfinite(each.score) else "", each.text)]
+            # A line in one part has line breaks only at its ends, which its search has not seen
+            own = unmarked(line) if math.isfinite(each.score) else ""
+            pairs += each.parts or [(LINE_BREAKS.sub("", own), LINE_BREAKS.sub("", each.text))]
     # Without notes: the translation of these lines has reported the cuts
     found = force_lines(translator, pairs, note=lambda _: None, align=align, strict=False)
 

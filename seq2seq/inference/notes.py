@@ -47,9 +47,6 @@ class Note(NamedTuple):
         """Return a note that says what the report of its kind says."""
         return cls(position, kind, _SAID[kind])
 
-    def __str__(self) -> str:
-        return self.text
-
 
 class Notes:
     """Collects the notes of many lines; reports some at once, and counts the others for one report per kind.

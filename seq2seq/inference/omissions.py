@@ -53,8 +53,7 @@ def note_omissions(
         if found is None or translator.tokenizer.patches:
             continue
         if found.limited:
-            ended = "has a translation that the limit of its length ended (max_len_ratio, max_len_extra)"
-            note(Note(number, "limit", ended))
+            note(Note.of_kind(number, "limit"))
         most = max(len(part.pieces) for part in line.parts)
         if longest and most > longest:
             note(Note(number, "long", f"has a sentence of {most:,} pieces; the longest training line has {longest:,}"))

@@ -130,6 +130,7 @@ def make_parts(
     tokenizer, tags, note = cutter.tokenizer, cutter.translator.tags, cutter.note
     begins = _without_end(tokenizer, prefixes or ())
     never = {tokenizer.unk_id, *suppress}
+    limits = (settings, SearchSettings())
     parts: list[Part] = []
     for number, line in enumerate(lines):
         begin = begins[number] if begins else []
@@ -156,7 +157,7 @@ def make_parts(
             source = Source(ids, [] if place else begin, wanted, seed, tags.target)
             required = len(source.given) + sum(map(len, wanted))
             # The search extends a limit that the user has set low. It is the first part, as phrases need
-            most = max(longest_target(len(ids), each) for each in (settings, SearchSettings()))
+            most = max(longest_target(len(ids), each) for each in limits)
             if required >= most:
                 reason = f"its prefix and phrases have {required:,} pieces, and its translation has fewer than {most:,}"
                 note(Note.failed(number, f"{reason}: leave some out, or raise max_len_ratio or max_len_extra"))
@@ -214,7 +215,9 @@ def _joined(parts: Sequence[Hypothesis], sources: Sequence[Source], settings: Se
     if len(parts) > 1:
         score = log_prob / length_divisor(sum(lengths), settings)
     # At the last position within the limit, only eos is allowed
-    limited = any(length >= target_limit(source, settings) for length, source in zip(lengths, sources, strict=True))
+    ended = (length >= target_limit(source, settings) for length, source in zip(lengths, sources, strict=True))
+    # The label of a classifier always ends there
+    limited = settings.max_len != 2 and any(ended)
     # A tag that the target begins with is not chosen, but given
     return Joined([part.ids for part in parts], score, log_prob / sum(len(part.ids) + 1 for part in parts), limited)
 

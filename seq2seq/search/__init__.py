@@ -1,6 +1,6 @@
 """Beam search and sampling with any model that has `context`, `init_state` and `step`.
 
-`search` and `sample` decode one padded batch. `search_stream` decodes any number of sentences by continuous batching:
+`search` decodes one padded batch, `search_stream` any number of sentences by continuous batching:
 when a sentence is done, the next one takes its row of the batch.
 """
 
@@ -92,41 +92,6 @@ def search(
         graphs=graphs,
     )
     return [hypotheses for _, hypotheses in sorted(chain.from_iterable(found), key=itemgetter(0))]
-
-
-def sample(
-    model: AnyModel,
-    src: Tensor,
-    src_mask: Tensor,
-    *,
-    special: Specials,
-    settings: SearchSettings | None = None,
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    seeds: Sequence[int] | None = None,
-) -> list[list[Hypothesis]]:
-    """Draw translations of each sentence of src (B, S), each token from softmax(logits / temperature).
-
-    Args:
-        special: Ids of the special tokens.
-        settings: beam_size is the number of samples (default: one), of which the n_best are returned.
-        temperature: Below 1 sharpens the distribution, above 1 flattens it.
-        top_k: Draw from the k most probable tokens only (Fan et al. 2018); 0 for all.
-        top_p: Draw from the most probable tokens that together have this probability (Holtzman et al. 2020).
-        seeds: A seed for each sentence, so that samples do not depend on the batch (default: from torch's generator).
-
-    Returns:
-        The samples of each sentence, best first; their log_prob is the model's own, without temperature.
-
-    Raises:
-        ValueError: The temperature, top_k or top_p is outside its range.
-        NotFiniteScoresError: The model's logits are not finite.
-    """
-    settings = settings or SearchSettings(beam_size=1)
-    selection = Drawn(special.eos, temperature, top_k, top_p)
-    seeds = torch.randint(1 << 62, (len(src),)).tolist() if seeds is None else seeds
-    return search(model, src, src_mask, special=special, settings=settings, seeds=seeds, selection=selection)
 
 
 def search_stream(

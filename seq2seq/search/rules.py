@@ -28,14 +28,14 @@ class Forbid(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class MinLength(Rule):
-    """A translation has at least `least` tokens."""
+    """A translation has at least `least` tokens after its start."""
 
     least: int
     eos: int
 
     def __call__(self, log_probs: Tensor, rows: OpenHypotheses) -> None:
         """Forbid eos in shorter translations."""
-        early = (rows.position < self.least)[:, None]  # (B, 1)
+        early = (rows.position - rows.start < self.least)[:, None]  # (B, 1)
         log_probs[:, self.eos].view(rows.last.shape).masked_fill_(early, NEVER)
 
 

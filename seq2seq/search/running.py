@@ -249,8 +249,8 @@ class Running:
 
 
 def target_limit(source: Source, settings: SearchSettings) -> int:
-    """Return the longest target of a source: `longest_target`, or more if its prefix, phrases and the end need it."""
-    required = len(source.given) + sum(map(len, source.phrases))
+    """Return the longest target of a source: `longest_target`, or more if its given tokens and the end need it."""
+    required = max(len(source.given) + sum(map(len, source.phrases)), len(source.start) + settings.min_len)
     limit = max(longest_target(len(source.ids), settings), required + 1)
     if settings.max_len is not None and limit > settings.max_len:
         raise ValueError(f"{required} required tokens and the end exceed the model's {settings.max_len} positions")

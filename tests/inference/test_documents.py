@@ -80,7 +80,7 @@ def test_a_document_whose_texts_stay_is_the_same(suffix, content):
 def test_a_page_has_these_texts():
     seen: list[str] = []
     found = converted(".html", PAGE, stub(upper, seen), "en-GB")
-    assert [each for each in seen if each] == [
+    assert seen == [
         'Ein "Titel"', "Link", "Ein Bild", "Tee & Kuchen", "Guten Tag", "Das rote Haus ist sehr alt, sagt.", "Eins",
         "Zwei", "Zelle", "Noch eine", "Siehe. Und x < y 😀", "neu da", "شكرا جزيلا هنا", "offen", "zu Ende",
     ]  # fmt: skip
@@ -93,6 +93,11 @@ def test_a_page_has_these_texts():
     assert '<p>SIEHE https://x.org/a?b=c. UND X &lt; Y 😀<br>NEU <img alt="EIN BILD" src=q> DA</p>' in found
     for kept in ('x = "<p>nein</p>"', "nicht <b>das</b>", "<div>nein</div>", "<!-- ein Kommentar -->", "<b>جزيلا</b>"):
         assert kept in found
+
+
+def test_an_untranslated_element_without_an_end_ends_there():
+    found = converted(".html", '<p>eins</p><input translate="no"><p>zwei</p>', stub(upper))
+    assert found == '<p>EINS</p><input translate="no"><p>ZWEI</p>'
 
 
 def test_marks_follow_their_words():
@@ -125,11 +130,31 @@ def test_marks_follow_their_words():
         ("<code>x</code> a", ["b", "a"], "<code>x</code> b a"),
         ("a <img src=x>b", ["b", "a"], "b a <img src=x>"),
         ("a <img src=x>b", ["a", "b"], "a <img src=x>b"),
+        ("<b><i>a</i>   </b><img>b c", ["a", "b", "d"], "<b><i>a</i></b>   <img>b d"),
         ("<b>a</b> b: <code>x</code> c", ["c", "b:", "a"], "c b: <code>x</code> <b>a</b>"),
     ],
 )
 def test_marks_stay_nested(page, words, wanted):
     assert converted(".html", page, stub(lambda _: words), "") == wanted
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("eins zwei<b> </b>", "eins zwei"),
+        ("eins<u> </u><img>zwei", "eins zwei"),
+        ("eins<b> </b>(zwei)", "eins (zwei)"),
+        ("eins <img><img>zwei", "eins zwei"),
+        ("eins<a href=x> <img src=y></a>", "eins"),
+        ("<b>eins<a href=x>\n<img src=y>\n</a></b> zwei", "eins zwei"),
+        ("eins <i> <b> <code>x</code> </b> </i>", "eins"),
+    ],
+)
+def test_marks_of_spaces_alone_are_codes(page, text):
+    seen: list[str] = []
+    found = converted(".html", page, stub(upper, seen))
+    assert seen == [text]
+    assert found == page.replace("eins", "EINS").replace("zwei", "ZWEI")
 
 
 def test_without_an_alignment_a_mark_stays_at_its_place():
@@ -194,7 +219,10 @@ def test_xliff_1_gets_its_targets():
 
 
 def test_xliff_2_gets_its_targets():
-    found = converted(".xliff", NEW, stub(upper), "en")
+    seen: list[str] = []
+    found = converted(".xliff", NEW, stub(upper, seen), "en")
+    # A blank text would end a document
+    assert all(seen)
     assert found == NEW.replace('state="initial">', 'state="translated">').replace(
         "</source></segment>",
         '</source><target>DAS <pc id="1">ROTE</pc> HAUS <ph id="2"/></target></segment>', 1,
@@ -292,6 +320,8 @@ def test_links_of_markdown_follow_their_words():
         ("Siehe [`foo`](x.md).", "SIEHE [`foo`](x.md)."),
         ("Siehe **`foo`** und [![Hund](a.png)](b.md) da", "SIEHE **`foo`** UND [![Hund](a.png)](b.md) DA"),
         ("Siehe **`foo` hier** oder *[`a` b](c)* da", "SIEHE **`foo` HIER** ODER *[`a` B](c)* DA"),
+        ("Bitte an <ich@x.org> hier.", "BITTE AN <ich@x.org> HIER."),
+        ("Das <IMG src=a.png> Haus", "DAS <IMG src=a.png> HAUS"),
         ("[^1]: Es regnet.\n[^b]: Mehr *davon*.", "[^1]: ES REGNET.\n[^b]: MEHR *DAVON*."),
         ("Wir lesen. <br/>Es regnet.", "WIR LESEN. <br/>ES REGNET."),
         ("| a b<br>c |\n|---|\n| d |", "| A B<br>C |\n|---|\n| D |"),
@@ -371,6 +401,14 @@ def test_a_tab_stays_behind_its_word():
     assert found == f"<w:p>{run('NAME:', BOLD)}<w:r>{BOLD}<w:tab/></w:r>{run('WERT', BOLD)}</w:p>"
 
 
+def test_spaces_in_elements_of_word_stay_there():
+    blank = run(" ")
+    for inner in (blank, run(" ", BOLD), "<w:r><w:tab/></w:r>", blank + BOX.format(run("da")) + blank):
+        body = f'{run("eins zwei")}<w:hyperlink w:id="1">{inner}</w:hyperlink>'
+        found = in_word(f"<w:p>{body}</w:p>", stub(upper))
+        assert found == f"<w:p>{body}</w:p>".replace("eins zwei", "EINS ZWEI").replace("da", "DA")
+
+
 def test_word_files_that_are_none_or_too_large_are_refused(monkeypatch):
     entity = '<!DOCTYPE x [<!ENTITY a "b">]><w:p>&a;</w:p>'
     file = io.BytesIO()
@@ -418,6 +456,20 @@ def test_hostile_cues_are_translated_in_linear_time(content):
 def test_hostile_pages_are_translated_in_linear_time(content):
     """Without it, each takes minutes or all memory."""
     assert "A" in converted(".html", content, stub(reverse), "")
+
+
+def test_texts_of_a_document_are_counted(tmp_path: Path, capsys):
+    """Attributes and texts are translated one after the other."""
+    ckpt = tiny.save(tmp_path)
+    page = tmp_path / "in.html"
+    page.write_text('<p title="der Hund">das Haus</p>')
+    options = ["--ckpt", str(ckpt), "--device", "cpu", "--document", str(page), "--output", str(tmp_path / "out.html")]
+    assert translate.main([*options, "--max-len-ratio", "0", "--max-len-extra", "1"]) == 0
+    said = capsys.readouterr().err
+    assert "2 of 2 texts have" in said
+    assert said.rstrip().endswith("texts 1, 2")
+    with pytest.raises(SystemExit):
+        translate.main([*options, "--glossary-by", "search"])
 
 
 @pytest.mark.slow

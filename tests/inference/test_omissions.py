@@ -12,7 +12,7 @@ from service_client import served
 
 from seq2seq import checkpoint, translate
 from seq2seq.data.line_statistics import LineStatistics
-from seq2seq.inference import forced_text
+from seq2seq.inference import batch_rows, forced_text
 from seq2seq.inference.forced import Forced
 from seq2seq.inference.notes import Note, Notes
 from seq2seq.inference.omissions import unread_clauses
@@ -109,6 +109,13 @@ def test_sentences_without_a_space_between_them_are_in_doubt(ckpt, first_clause_
     translator = Translator.load(ckpt, settings=SearchSettings(beam_size=1, max_len_ratio=4), device="cpu")
     translator.translate(["Der Hund geht.Die Katze."], note=lambda note: None)
     assert first_clause_read == [1]
+
+
+def test_a_large_vocabulary_makes_batches_small(ckpt, first_clause_read, monkeypatch):
+    monkeypatch.setattr(batch_rows, "_STEP_NUMBERS", 1)
+    translator = Translator.load(ckpt, device="cpu")
+    assert len(list(forced_text.force_lines(translator, [("der Hund", "a dog")] * 3, note=print, align=True))) == 3
+    assert first_clause_read == [1, 1, 1]
 
 
 def test_a_check_that_fails_costs_no_translation(ckpt, monkeypatch, caplog):

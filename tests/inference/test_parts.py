@@ -222,6 +222,23 @@ def test_a_paragraph_is_translated_as_its_sentences(translator):
         assert given == pytest.approx(row + [0.0] * (sources - len(row)), abs=1e-5)
 
 
+def test_line_breaks_at_the_ends_are_not_aligned(translator):
+    lines = ["\n das Haus \n", "das Haus"]
+    found = force_candidates(translator, lines, translator.translate(lines), align=True)
+    (words, (alone, *_)) = ([each.words for each in row] for row in found)
+    assert words[0] == alone
+    assert alone
+    assert alone.source == ["das", "Haus"]
+
+
+def test_the_label_of_a_classifier_is_at_no_limit():
+    found = {0: [Hypothesis([5], -1.0, -1.0)]}
+    for positions, limited in ((2, False), (None, True)):
+        settings = SearchSettings(max_len_ratio=0, max_len_extra=2, max_len=positions)
+        ((joined,),) = join_parts([Part(0, Source([4, 2]))], found, 1, settings)
+        assert joined.limited == limited
+
+
 def test_prefixes_and_phrases_are_placed_or_refused(translator):
     """A prefix of one sentence begins the first part; longer ones and phrases keep the line whole, or are refused."""
     notes: list[Note] = []

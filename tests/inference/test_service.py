@@ -540,9 +540,11 @@ def test_the_description(plain):
 
 
 def test_the_page_allows_only_its_own_style_and_script(plain, monkeypatch):
-    # Reading the model of languages takes a second
-    monkeypatch.setattr(language_id, "_identifier", lambda: SimpleNamespace(labels=[]))
+    # Reading the model of languages takes a second, for which no visitor must wait
+    read = []
+    monkeypatch.setattr(language_id, "_identifier", lambda: read.append(1) or SimpleNamespace(labels=[]))
     answer = plain.call(path="/", method="GET")
+    assert read
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     text = answer.body.decode()
     policy = answer.headers["content-security-policy"]

@@ -20,7 +20,7 @@ import seq2seq.search.running
 from seq2seq.network.build import build_model
 from seq2seq.network.model import Seq2Seq
 from seq2seq.network.state import NoState
-from seq2seq.search import Hypothesis, NotFiniteScoresError, Source, Specials, sample, search, search_stream
+from seq2seq.search import Drawn, Hypothesis, NotFiniteScoresError, Source, Specials, search, search_stream
 from seq2seq.search.hypothesis import length_divisor, longest_target
 from seq2seq.search.selection import top
 from seq2seq.settings.search import SearchSettings
@@ -61,6 +61,22 @@ def sharp(*overrides: str, **extra: Any) -> Seq2Seq:
 def sources(*lengths: int) -> tuple[Tensor, Tensor]:
     mask = lengths_mask(lengths)
     return random_tokens(mask), mask
+
+
+def sample(
+    model: Any,
+    src: Tensor,
+    mask: Tensor,
+    *,
+    settings: SearchSettings | None = None,
+    seeds: list[int] | None = None,
+    **drawn: Any,
+) -> list[list[Hypothesis]]:
+    """Draw samples of each sentence, as many as the beam is wide."""
+    seeds = torch.randint(1 << 62, (len(src),)).tolist() if seeds is None else seeds
+    settings = settings or SearchSettings(beam_size=1)
+    selection = Drawn(EOS, **drawn)
+    return search(model, src, mask, special=SPECIAL, settings=settings, seeds=seeds, selection=selection)
 
 
 @torch.no_grad()
@@ -277,8 +293,17 @@ def test_limits_are_per_sentence():
         for length, found in zip(lengths, search(model, src, mask, settings=settings, special=SPECIAL), strict=True):
             assert len(found[0].ids) == int(ratio * length) + extra - 1
         one_each = dataclasses.replace(settings, beam_size=1)
-        for length, (one,) in zip(lengths, sample(model, src, mask, special=SPECIAL, settings=one_each), strict=True):
+        for length, (one,) in zip(lengths, sample(model, src, mask, settings=one_each), strict=True):
             assert len(one.ids) == int(ratio * length) + extra - 1
+
+
+def test_the_length_does_not_count_the_start():
+    model, (src, mask) = sharp("mixer=transformer"), sources(4, 4)
+    with torch.no_grad():
+        model.output.bias[EOS] += 100.0
+    settings = SearchSettings(beam_size=2, min_len=2, max_len_ratio=0.0, max_len_extra=1)
+    found = search(model, src, mask, settings=settings, special=SPECIAL, starts=[[], [7]])
+    assert [len(best.ids) for best, *_ in found] == [2, 2]
 
 
 def test_limits_are_exact_where_float32_rounds_down():
@@ -310,7 +335,7 @@ def test_empty_batch():
     model = sharp("mixer=transformer")
     src, mask = torch.zeros(0, 3, dtype=torch.int64), torch.zeros(0, 3, dtype=torch.bool)
     assert search(model, src, mask, settings=SearchSettings(), special=SPECIAL) == []
-    assert sample(model, src, mask, special=SPECIAL) == []
+    assert sample(model, src, mask) == []
 
 
 @pytest.mark.parametrize("beam_size", [1, 7, 100])
@@ -334,7 +359,7 @@ def test_weights_that_are_not_finite_end_the_search(overrides):
             with pytest.raises(NotFiniteScoresError, match="scores are not finite: its training has diverged"):
                 search(model, src, mask, settings=SearchSettings(beam_size=beam_size), special=SPECIAL)
         with pytest.raises(NotFiniteScoresError):
-            sample(model, src, mask, special=SPECIAL)
+            sample(model, src, mask)
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 7])
@@ -358,7 +383,7 @@ def test_scores_that_are_not_finite_end_the_search(logits, place, beam_size):
     with pytest.raises(NotFiniteScoresError):
         search(model, src, src > 0, settings=settings, special=SPECIAL)
     with pytest.raises(NotFiniteScoresError):
-        sample(model, src, src > 0, settings=settings, special=SPECIAL)
+        sample(model, src, src > 0, settings=settings)
 
 
 def test_a_token_may_be_forbidden():
@@ -368,7 +393,7 @@ def test_a_token_may_be_forbidden():
     forbidden: Any = Fixed(torch.tensor([0.1, 0.0, 0.1, 0.2, 0.3, 0.3]))
     for found in (
         *search(forbidden, src, src > 0, settings=settings, special=SPECIAL),
-        *sample(forbidden, src, src > 0, settings=settings, special=SPECIAL),
+        *sample(forbidden, src, src > 0, settings=settings),
     ):
         assert found
         assert not any(1 in h.ids for h in found)
@@ -379,7 +404,7 @@ def test_a_token_may_be_forbidden():
         with pytest.raises(NotFiniteScoresError):
             search(endless, src, src > 0, settings=settings, special=SPECIAL)
         with pytest.raises(NotFiniteScoresError):
-            sample(endless, src, src > 0, settings=settings, special=SPECIAL)
+            sample(endless, src, src > 0, settings=settings)
 
 
 @pytest.mark.slow
@@ -433,7 +458,7 @@ def frequencies(probabilities: list[float], draws: int = 20_000, **given: Any) -
     src = torch.full((20, 1), EOS)
     each = draws // 20
     settings = SearchSettings(beam_size=each, n_best=each, max_len_ratio=0.0, max_len_extra=2)
-    drawn = sample(model, src, src == EOS, special=SPECIAL, settings=settings, **given)
+    drawn = sample(model, src, src == EOS, settings=settings, **given)
     found = [one for of_sentence in drawn for one in of_sentence]
     assert len(found) == draws
     counts = Counter(h.ids[0] if h.ids else EOS for h in found)
@@ -546,7 +571,7 @@ def test_a_seed_repeats_samples():
     with torch.no_grad():
         model.output.weight.mul_(0.1)
         model.output.bias[EOS] -= 100.0
-    drawn = [sample(model, src, mask, special=SPECIAL, seeds=[seed, seed]) for seed in (1, 1, 2)]
+    drawn = [sample(model, src, mask, seeds=[seed, seed]) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1]
     assert drawn[0] != drawn[2]
 
@@ -556,7 +581,7 @@ def test_sampled_scores_are_those_of_forward(overrides):
     model, lengths = sharp(*overrides), [6, 3]
     src, mask = sources(*lengths)
     settings = SearchSettings(beam_size=1, max_len_ratio=1.0, max_len_extra=2)
-    for row, (h,) in enumerate(sample(model, src, mask, special=SPECIAL, settings=settings)):
+    for row, (h,) in enumerate(sample(model, src, mask, settings=settings)):
         (again,) = score(model, src[row : row + 1, : lengths[row]], [h.ids])
         assert h.log_prob == pytest.approx(again, abs=1e-4)
         assert h.score == pytest.approx(again / (len(h.ids) + 1), abs=1e-4)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from test_search import SPECIAL, assert_same, sharp, sources
 from textbook_search import beam_search
 
-from seq2seq.search import Constrained, Source, sample, search, search_stream
+from seq2seq.search import Constrained, Drawn, Source, search, search_stream
 from seq2seq.search.characters import STATES, Characters, follow, needed
 from seq2seq.settings.search import SearchSettings
 
@@ -128,11 +128,12 @@ def test_everything_is_valid(mixer):
     for number, found in itertools.chain.from_iterable(search_stream(model, sources_, special=SPELLING, **how)):
         texts = [text(one.ids) for one in found]
         assert len(set(texts)) == len(texts) == 6, number
-    drawn = sample(model, src, mask, special=SPELLING, settings=settings, top_k=9)
+    given = {"settings": settings, "seeds": list(range(len(lengths))), "selection": Drawn(EOS, top_k=9)}
+    drawn = search(model, src, mask, special=SPELLING, **given)
     assert any(set(one.ids) & set(BYTE_OF) for row in drawn for one in row)
     assert all(text(one.ids) is not None for row in drawn for one in row)
     damaged = 0
-    for row in sample(model, src, mask, special=SPECIAL, settings=settings, top_k=9):
+    for row in search(model, src, mask, special=SPECIAL, **given):
         for one in row:
             try:
                 text(one.ids)

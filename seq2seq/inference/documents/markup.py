@@ -15,6 +15,7 @@ _INLINE = re.compile(
     "time|tt|u|wbr"
 )
 _CODES = re.compile("code|kbd|samp|var")
+_VOID = re.compile("area|base|br|col|embed|hr|input|link|meta|source|track")
 _DROPPED = re.compile("pre|svg|math|template|noscript|iframe|object")
 # Comments, tags, scripts, and codes of subtitles. What has no end reaches to the end of the file: the time is linear.
 _MARKUP = re.compile(
@@ -108,6 +109,8 @@ def translate_html(content: str, translate: Translate, language: str) -> str:
     """Translate the texts of a page, and its attributes that are shown; replace its language."""
 
     def kept(event: Event) -> bool:
+        if _VOID.fullmatch(event.name):
+            return False
         untranslated = _UNTRANSLATED.search(content, event.start, event.end)
         return bool(untranslated or _CODES.fullmatch(event.name) or _DROPPED.fullmatch(event.name))
 

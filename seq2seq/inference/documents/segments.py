@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -60,10 +61,12 @@ class Segment(NamedTuple):
 
 
 def replace(content: str, segments: Sequence[Segment], translate: Translate) -> str:
-    """Replace the segments of a file by their translations; unchanged ones stay as they are."""
-    found = translate([each.text for each in segments], [bool(each.marks) for each in segments])
+    """Replace the segments of a file by their translations; ones without text or a change stay as they are."""
+    texts = [each for each in segments if each.text]
+    found = iter(translate([each.text for each in texts], [bool(each.marks) for each in texts]))
     edits = []
-    for segment, (text, alignment) in zip(segments, found, strict=True):
+    for segment in segments:
+        text, alignment = next(found) if segment.text else ("", None)
         start, end, before, after = segment.put or (segment.start, segment.end, "", "")
         same = text == segment.text
         new = content[segment.start : segment.end] if same else segment.write(_written(segment, text, alignment))
@@ -287,7 +290,7 @@ class Pieces:
         """Add text that the file does not have."""
         if text and self._gap is not None:
             # A code that took the space before it must not join two words
-            if text[0].isalnum():
+            if not text[0].isspace() and unicodedata.category(text[0]) not in ("Pe", "Pf", "Po"):
                 self.marks[self._gap] = self.marks[self._gap]._replace(space=True)
                 text = f" {text}"
             self._gap = None
@@ -318,11 +321,10 @@ class Pieces:
             self.marks.append(Mark(self.length, self.length, raw, inner=True, depth=len(self._open)))
             self._inner = len(self.marks) - 1
             return
-        before = self.parts.pop() if self.parts else ""
-        self.length -= len(before)
-        kept = before.rstrip() if self.length or self.marks or before.strip() else before
-        self.add(kept)
-        gap = before[len(kept) :]
+        gap = self._take_spaces(self.marks[-1].start if self.marks else 0)
+        if not self.marks and not self.length:
+            self.add(gap)
+            gap = ""
         raw = (self.write([gap]) if gap else "") + raw
         self.marks.append(Mark(self.length, self.length, raw, space=space, depth=len(self._open)))
         self.add(" " if space else "")
@@ -334,6 +336,10 @@ class Pieces:
         if len(self._open) < _DEEPEST:
             self._open.append((len(self.marks) - 1, name))
 
+    def reopen(self, name: str) -> None:
+        """Continue the last mark, which has ended."""
+        self._open.append((len(self.marks) - 1, name))
+
     def close(self, name: str, start: int, end: int, raw: str | None = None) -> None:
         """End the mark of this name that began last; marks that began after it have no end."""
         place = next((i for i in reversed(range(len(self._open))) if self._open[i][1] == name), None)
@@ -341,15 +347,35 @@ class Pieces:
             return self.code(start, end, raw)
         raw = self._take(start, end, raw)
         number = self._open[place][0]
+        begin = self.marks[number].start
         del self._open[place:]
-        if self.marks[number].start < self.length:
+        spaces = self._take_spaces(begin)
+        if self.length > begin:
             self.marks[number] = self.marks[number]._replace(end=self.length, closing=raw)
-            return None
-        # A mark without text is a code, with the codes in it
-        whole = "".join(mark.opening for mark in self.marks[number:]) + raw
+            return self.add(spaces)
+        # A mark without words is a code, with the codes and the spaces in it
+        inside = self.marks[number:]
         del self.marks[number:]
+        own = spaces[sum(mark.space for mark in inside) :]
+        whole = "".join(mark.opening for mark in inside) + (self.write([own]) if own else "") + raw
+        apart = bool(spaces) or (self._gap is not None and self._gap >= number)
         self._inner = None
-        return self._code(whole)
+        self._code(whole)
+        if apart:
+            self._gap, self._inner = len(self.marks) - 1, None
+        return None
+
+    def _take_spaces(self, start: int) -> str:
+        """Remove the white space at the end of the text, back to `start`, and return it."""
+        taken: list[str] = []
+        kept = ""
+        while self.length > start and not kept:
+            piece = self.parts.pop()
+            kept = piece.rstrip()
+            taken.append(piece[len(kept) :])
+            self.length -= len(taken[-1])
+        self.parts += [kept] if kept else []
+        return "".join(reversed(taken))
 
     def segment(self) -> None:
         """End the text; one without letters is no segment."""

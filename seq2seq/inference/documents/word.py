@@ -69,6 +69,8 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
     inside = shown = False
     style = ""
     run: int | None = None
+    # Length of the text after the last run of characters
+    done = 0
     # The beginning of a field, up to what it shows
     field: list[str] = []
     nested = 0
@@ -96,23 +98,22 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
             style = raw
         elif name in _AROUND:
             (pieces.open if kind == "open" else pieces.close)(name, *place)
+            done = -1
         elif kind == "text" and shown and raw and field:
             field.append(_runs([html.unescape(raw)], style))
         elif kind == "text" and shown and raw:
             pieces.write = functools.partial(_runs, style=style)
-            number = len(pieces.marks) - 1
-            last = pieces.marks[number] if number >= 0 else None
-            if last and last.opening == _STYLE + style and last.end == pieces.length:
-                pieces.text(*place)
-                pieces.marks[number] = last._replace(end=pieces.length)
+            if pieces.marks and pieces.marks[-1].opening == _STYLE + style and pieces.length == done:
+                pieces.reopen(_STYLE)
             else:
                 pieces.open(_STYLE, *place, _STYLE + style)
-                pieces.text(*place)
-                pieces.close(_STYLE, *place, _STYLE)
-                # Addresses alone, which are written in their style, need no mark
-                if (last := pieces.marks[-1]).start == last.end:
-                    only = last.opening.replace(_STYLE + style, "").replace(_STYLE, "")
-                    pieces.marks[-1] = last._replace(opening=only)
+            pieces.text(*place)
+            pieces.close(_STYLE, *place, _STYLE)
+            done = pieces.length
+            # Addresses and spaces alone, which are written in their style, need no mark
+            if (last := pieces.marks[-1]).start == last.end:
+                only = last.opening.replace(_STYLE + style, "").replace(_STYLE, "")
+                pieces.marks[-1] = last._replace(opening=only)
         elif kind == "code":
             step = "".join(_FIELD.findall(raw)[:1])
             raw = raw if run is None else f"<w:r>{style}{raw}</w:r>"

@@ -286,7 +286,7 @@ def create_app(service: Service) -> ASGIApp:
     )
     page = _page((Path(__file__).parent / "page.html").read_text("utf-8"), style="")
     # Its first request asks for languages: read their model, which takes a second, while the visitor types
-    page.background = BackgroundTask(other_language, "", "en")
+    page.background = BackgroundTask(other_language, "a", "en")
     description = get_swagger_ui_html(
         openapi_url="openapi.json",
         title="seq2seq",
