@@ -814,5 +814,8 @@ def test_rows_of_tables_in_a_folder_are_those_of_the_files(tmp_path, suffix):
     chosen = options(tmp_path, **parts)
     found = [load(chosen, tmp_path / "c", split) for split in ("train", "valid", "test")]
     assert found == [PAIRS[:10], PAIRS[10:20], [("eins", "one")]]
+    several = options(tmp_path, **places | {"train": "train[:10]+validation[-1:]", "test": "train+test"})
+    assert load(several, tmp_path / "c") == [*PAIRS[:10], ("eins", "one")]
+    assert len(load(several, tmp_path / "c", "test")) == 2 * len(good) - 2
     with pytest.raises(ValueError, match=r"dev\b.*train.*validation"):
         load(options(tmp_path, **places | {"valid": "dev"}), tmp_path / "c")
