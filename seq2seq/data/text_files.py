@@ -148,11 +148,12 @@ def open_text(place: str | Path | Stream) -> io.BufferedReader:
     suffixed = uncompressed(Path(name.lower())).suffix in _MARKUP_SUFFIXES
     if _MARKUP.match(start) or (suffixed and start.startswith(b"<")):
         # Its buffer holds the largest file that is read as a whole
-        file = io.BufferedReader(file, _LARGEST_MARKUP)
-        segments = _segments(file.peek(), name)
-        if segments is not None:
-            file.close()
-            return io.BufferedReader(io.BytesIO(segments))  # type: ignore[arg-type]
+        whole: Any = io.BufferedReader(file, _LARGEST_MARKUP)
+        segments = _segments(whole.peek(), name)
+        if segments is None:
+            return whole
+        whole.close()
+        return io.BufferedReader(io.BytesIO(segments))  # type: ignore[arg-type]
     return file
 
 
