@@ -6,6 +6,7 @@ import copy
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,7 +78,9 @@ def test_each_file_is_a_document(tmp_path, place):
     for number in (1, 2):
         rows = ({"de": f"d{number} s{i}", "en": "x"} for i in (1, 2))
         (tmp_path / f"train-{number}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    named = {"train": f"{tmp_path}/*.jsonl"} if place == "files" else {"path": str(tmp_path), "train": "train"}
+    named: dict[str, Any] = (
+        {"train": f"{tmp_path}/*.jsonl"} if place == "files" else {"path": str(tmp_path), "train": "train"}
+    )
     named |= {"train": "train[1:]"} if place == "part" else {}
     chosen = CorpusSettings(src="de", tgt="en", context=2, valid="v", test="t", **named)
     found = [line for src, _ in open_split("train", chosen, cache_dir=tmp_path / "c") for line in src]
