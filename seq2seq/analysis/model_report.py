@@ -148,7 +148,9 @@ def of_checkpoint(
     text = " ".join(text.split())
     # The same ids that translation uses: language tags, then pieces
     source_ids = [*translator.tags.source, *tokenizer.encode_src([text])[0]]
-    _require_short("--text", source_ids, translator.max_len)
+    # All images of a model have one size
+    if not tokenizer.patches:
+        _require_short("--text", source_ids, translator.max_len)
     target_text = translator.texts([text])[0] if target is None else " ".join(target.split())
     # The decoder's input: shifted to the right by the begin symbol, without the end symbol
     target_ids = [tokenizer.bos_id, *translator.tags.target, *tokenizer.encode_tgt([target_text])[0][:-1]]

@@ -80,13 +80,14 @@ class _Report(NamedTuple):
     def draw_figures(self, stem: Path, against: str, *, title: str | None) -> list[Path]:
         """Draw the figures, and return their paths without suffix."""
         table = self.table
-        draw(table.groups, table.split, stem, against, title=title)
-        if missing := [run.name for run in table.runs if not run.curve(against)]:
+        curves = {group.label: [run.curve(against) for run in group.runs] for group in table.groups}
+        draw(table.groups, curves, table.split, stem, against, title=title)
+        pairs = (pair for group in table.groups for pair in zip(group.runs, curves[group.label], strict=True))
+        if missing := [run.name for run, curve in pairs if not curve]:
             lacking = f"no scores by {against} in metrics.csv"
             if against == "cpu":
                 lacking = "no scores by CPU time in metrics.csv, or trained on a GPU"
             print(f"{stem.name}: no curve of {', '.join(missing)} ({lacking})", file=sys.stderr)
-        curves = {group.label: [run.curve(against) for run in group.runs] for group in table.groups}
         if apart := [label for label, each in curves.items() if any(each) and not band(each)]:
             lacking = f"the scores of its runs by {against} have no range in common"
             lacking += "; try --against updates" if against != "updates" else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,10 +44,19 @@ def band(curves: Sequence[Curve]) -> Band | None:
     return Band(axis, values.mean(0), values.min(0), values.max(0))
 
 
-def draw(groups: Sequence[Group], split: str, stem: Path, against: str = "time", *, title: str | None = None) -> Path:
+def draw(
+    groups: Sequence[Group],
+    curves: Mapping[str, Sequence[Curve]],
+    split: str,
+    stem: Path,
+    against: str,
+    *,
+    title: str | None = None,
+) -> Path:
     """Write `stem`.png and `stem`.svg, and return the path of the first.
 
     Args:
+        curves: The curves of each group's runs, by its label.
         split: "test" or "valid", for the scores over parameters; the curves always show validation scores.
         stem: Path of both files without the suffix.
         against: The axis of the curves, "time", "cpu" or "updates".
@@ -56,18 +65,17 @@ def draw(groups: Sequence[Group], split: str, stem: Path, against: str = "time",
     figure = new_figure(10, 4.2)
     if title:
         add_title(figure, title, size=11)
-    curves, sizes = figure.subplots(1, 2)
-    _draw_curves(curves, groups, against)
-    _draw_sizes(sizes, groups, split)
+    left, right = figure.subplots(1, 2)
+    _draw_curves(left, groups, [band(curves[group.label]) for group in groups], against)
+    _draw_sizes(right, groups, split)
     if len(groups) > 1:
         # One legend for both panels: their colors agree
-        add_legend(figure, *sizes.get_legend_handles_labels())
+        add_legend(figure, *right.get_legend_handles_labels())
     return save(figure, stem, dpi=150)
 
 
-def _draw_curves(axes: Axes, groups: Sequence[Group], against: str) -> None:
+def _draw_curves(axes: Axes, groups: Sequence[Group], bands: Sequence[Band | None], against: str) -> None:
     """Draw the validation scores and shade the range over seeds."""
-    bands = [band([run.curve(against) for run in group.runs]) for group in groups]
     unit, name = (1, "updates") if against == "updates" else _unit(bands, against)
     for index, (group, result) in enumerate(zip(groups, bands, strict=True)):
         if result is None:

@@ -30,16 +30,19 @@ _MACHINES = ("target_tokens_per_second", "training_seconds", "training_cpu_secon
 _RIGHT = ("BLEU", "chrF", "COMET", "parameters", "tokens/s", "time", _CPU_TIME, "updates", "best step", "Δ BLEU")
 # Notes below the tables.
 _LETTERS = "Rows without a common letter differ at 0.05 (t tests of all pairs over seeds, Holm)."
-_DIFFERENCES = """\
-Intervals are 95% intervals, not adjusted; the p values of a column are adjusted together (Holm). The bootstrap is over
-seeds and sentences."""
+_DIFFERENCES = "Intervals are 95% intervals, not adjusted; the p values of a column are adjusted together (Holm)."
+_BOOTSTRAP = "The bootstrap is over seeds and sentences."
 _SEEDS = "The t tests over seeds take one standard deviation from all rows"
-_BLOCKS = ", with seeds as blocks."
-_NO_BLOCKS = "; seeds are no blocks, since rows have different seeds."
+# By the values of `ScoreModel.blocked`
+_BLOCKS = {
+    (True,): ", with seeds as blocks.",
+    (False,): "; seeds are no blocks, since rows have different seeds.",
+    (False, True): "; seeds are blocks where all rows of a table have the same seeds.",
+}
 _ONE_SEED = "Of a mixer with one seed, the bootstrap is over sentences alone, and says nothing about other seeds."
 _VERDICTS = """\
 Equivalent: less than {margin:g} BLEU apart by two one-sided t tests over seeds. Better or worse: p < 0.05 by the t test
-over seeds, and a bootstrap interval without 0. Open: none of these."""
+over seeds, and no bootstrap interval with 0. Open: none of these."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +93,14 @@ def legend(tables: Sequence[Table]) -> str:
     differences = [each for table in tables for each in table.differences]
     if differences:
         parts.append(_DIFFERENCES)
-        models = [table.model for table in tables if table.model]
-        if models:
-            parts[-1] += f"\n{_SEEDS}{_BLOCKS if all(model.blocked for model in models) else _NO_BLOCKS}"
-    if any(len(group.runs) == 1 for each in differences for group in (each.group, each.baseline)):
-        parts.append(_ONE_SEED)
+        resampled = [each for each in differences if each.bootstrap]
+        if resampled:
+            parts[-1] += f"\n{_BOOTSTRAP}"
+        if blocked := {table.model.blocked for table in tables if table.model}:
+            parts[-1] += f"\n{_SEEDS}{_BLOCKS[tuple(sorted(blocked))]}"
+        groups = [group for each in resampled for group in (each.group, each.baseline)]
+        if any(len({run.seed for run in group.runs}) == 1 for group in groups):
+            parts.append(_ONE_SEED)
     if any(each.verdict for each in differences):
         parts.append(_VERDICTS.format(margin=tables[0].margin))
     return "".join(f"\n{part}\n" for part in parts)

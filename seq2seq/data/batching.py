@@ -108,7 +108,8 @@ def padding_share(
     tokens = 0
     cells = 0
     for lengths, multiple in ((src_lengths[rows], src_multiple), (tgt_lengths[rows], 1)):
-        tokens += int(lengths.sum(dtype=np.int64))
+        # A row below 0 is padding, see `updates.IDLE`
+        tokens += int(lengths.sum(dtype=np.int64, where=rows >= 0))
         # The longest row of each batch, by the offsets at which batches begin
         widths = padded_width(np.maximum.reduceat(lengths, np.cumsum(sizes) - sizes))  # (batches,)
         cells += int((sizes * aligned(widths, multiple)).sum())

@@ -84,10 +84,6 @@ class Cleaner:
         old = self.dropped[rule]
         self.dropped[rule] = Dropped(rule, old.pairs + 1, old.example or f"{shorten(src)} | {shorten(tgt)}")
 
-    def count_kept(self, block: Pairs) -> int:
-        """Count the pairs of a block that are among the kept training pairs; 0 if the rule `duplicates` is off."""
-        return int(self.seen.contains(_pair_hashes(block)).sum())
-
 
 class HashSet:
     """Set of 64-bit hashes in sorted arrays of decreasing size: 8 bytes a hash, twice that during a merge.

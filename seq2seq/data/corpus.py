@@ -37,7 +37,6 @@ class Corpus(NamedTuple):
         folder: Cache folder of the text.
         rows: By split, the sorted rows of train.arrow that it consists of; other splits have a file of their own.
         whole_fingerprint: Fingerprint before the subset was chosen; "" without a subset.
-        trained: By split (validation and test), the number of pairs that are also in the training text.
     """
 
     splits: DatasetDict
@@ -47,7 +46,6 @@ class Corpus(NamedTuple):
     folder: Path
     rows: Mapping[str, np.ndarray] = MappingProxyType({})
     whole_fingerprint: str = ""
-    trained: Mapping[str, int] = MappingProxyType({})
 
     def blocks(self, split: str) -> Iterator[Pairs]:
         """Read the pairs of a split in order, one block in memory at a time."""
@@ -89,12 +87,11 @@ def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> No
     """Write the text of each split that has files, the rows of each split held out of training, and a report."""
     cleaner = Cleaner(settings.clean, languages=(settings.src, settings.tgt))
     rows: dict[str, int] = {}
-    trained: dict[str, int] = {}
     for split in settings.splits:
         if settings.place(split) is None:
             continue
         blocks = open_split(split, settings, cache_dir=cache_dir)
-        rows[split], trained[split] = _write_split(folder, split, blocks, cleaner)
+        rows[split] = _write_split(folder, split, blocks, cleaner)
         # Report the setting here; otherwise, an empty batch would fail later
         if rows[split] == 0:
             raise ValueError(f"data.{split}={settings.place(split)}: {_why_empty(split, cleaner)}")
@@ -102,22 +99,17 @@ def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> No
     if held_out:
         _hold_out(folder, held_out, settings.holdout, rows["train"])
     dropped = [list(row) for row in cleaner.dropped.values()]
-    trained.pop("train", None)
-    report = {"dropped": dropped, "read": cleaner.read, "trained": trained}
+    report = {"dropped": dropped, "read": cleaner.read}
     (folder / "report.json").write_text(json.dumps(report, ensure_ascii=False), encoding="utf-8")
 
 
-def _write_split(folder: Path, split: str, blocks: Iterable[Pairs], cleaner: Cleaner) -> tuple[int, int]:
-    """Write a split as a stream of Arrow record batches; only training text is cleaned.
-
-    Returns:
-        The number of pairs; for validation and test, also how many of them are in the training text.
-    """
+def _write_split(folder: Path, split: str, blocks: Iterable[Pairs], cleaner: Cleaner) -> int:
+    """Write a split as a stream of Arrow record batches; only training text is cleaned; return the number of pairs."""
     import pyarrow as pa
 
     schema = pa.schema([("src", pa.string()), ("tgt", pa.string())])
     pace = Pace("reading and cleaning")
-    rows = trained = 0
+    rows = 0
     with pa.OSFile(str(folder / f"{split}.arrow"), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
         for block in blocks:
             src, tgt = block
@@ -125,14 +117,12 @@ def _write_split(folder: Path, split: str, blocks: Iterable[Pairs], cleaner: Cle
             if split == "train":
                 src, tgt = cleaner(block)
                 pace.add(len(block[0]))
-            else:
-                trained += cleaner.count_kept(block)
             # One record batch for each block: `Corpus.blocks` reads the same pieces
             if src:
                 columns = [pa.array(src, pa.string()), pa.array(tgt, pa.string())]
                 writer.write_batch(pa.record_batch(columns, schema=schema))
                 rows += len(src)
-    return rows, trained
+    return rows
 
 
 def _why_empty(split: str, cleaner: Cleaner) -> str:
@@ -203,7 +193,7 @@ def _read_corpus(folder: Path, settings: CorpusSettings, fingerprint: str) -> Co
     # Held-out pairs are also read but not trained on
     if held_out:
         dropped.append(Dropped("holdout", held_out, ""))
-    return Corpus(splits, dropped, report["read"], fingerprint, folder, rows=rows, trained=report["trained"])
+    return Corpus(splits, dropped, report["read"], fingerprint, folder, rows=rows)
 
 
 def _open_arrow(path: Path) -> Dataset:

@@ -29,7 +29,8 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
     parts: list[Any] = [TEXT_VERSION, settings.src, settings.tgt, settings.columns, settings.format, settings.holdout]
     parts += [bool(rule) for rule in (clean.invalid_utf8, clean.empty, clean.same, clean.duplicates)]
     # Settings that are off add nothing, so that folders keep their names
-    parts += [("context", settings.context)] if settings.context else []
+    # 2: each file begins a document
+    parts += [("context", settings.context, 2)] if settings.context else []
     parts += [("language", clean.language)] if clean.language else []
     parts += [settings.splits] if settings.splits != SPLITS else []
     if settings.path:

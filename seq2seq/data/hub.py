@@ -8,7 +8,7 @@ import os
 import queue
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -76,18 +76,20 @@ class Repository(NamedTuple):
         found = sorted(folder.glob(self.files or "*")) if folder else []
         return [] if missing_files(found) else [str(path) for path in found]
 
-    def copy_of(self, split: str) -> Path | None:
-        """Return the snapshot if it has all files of a split, in the folder `files` if there is one."""
+    def copy_of(self, place: str) -> Path | None:
+        """Return the snapshot if it has all files of the splits of a place, in the folder `files` if there is one."""
         folder = self.snapshot()
         if folder is None:
             return None
         # Files of other subsets may be present or missing
         subset = folder / self.files if self.files and (folder / self.files).is_dir() else folder
         found = [path for path in sorted(subset.rglob("*")) if HUB_FILE.search(path.name)]
-        words = _SPLIT_WORDS.get(split, (split,))
         relative = [path.relative_to(folder).as_posix().lower() for path in found]
-        whole = not missing_files(found) and any(word in name for word in words for name in relative)
-        return folder if whole else None
+        for split in splits_of(place):
+            words = _SPLIT_WORDS.get(split, (split,))
+            if not any(word in name for word in words for name in relative):
+                return None
+        return None if missing_files(found) else folder
 
     def advice(self, reason: str) -> ValueError:
         """Return the error of a data set that is neither on this machine nor reachable on the hub."""
@@ -138,6 +140,11 @@ class Repository(NamedTuple):
         return f"the hub cannot be reached ({first_line(error)})" if error else None
 
 
+def splits_of(place: str) -> list[str]:
+    """List the names of the splits that a place names, as in train[:1000]+validation."""
+    return list(dict.fromkeys(part.partition("[")[0].strip() for part in place.split("+")))
+
+
 def repository_of(split: str, settings: CorpusSettings) -> Repository | None:
     """Return the data set of the hub that holds a split; None for local files and other addresses."""
     place = settings.place(split)
@@ -159,7 +166,7 @@ def require_remote(settings: CorpusSettings) -> None:
         repository = repository_of(split, settings)
         if repository is None or repository[:2] in asked:
             continue
-        place = str(settings.place(split)).partition("[")[0]
+        place = str(settings.place(split))
         if repository.copy_of(place) if settings.path else repository.copies():
             continue
         asked.add(repository[:2])
@@ -210,7 +217,7 @@ def hub_pairs(
     # A folder on this machine is read without a revision and without the hub's cache
     if repository is None:
         return _local_pairs(path, options, columns, cache_dir=cache_dir, where=path)
-    if copy := repository.copy_of(place.partition("[")[0]):
+    if copy := repository.copy_of(place):
         log.info("%s: reading the copy in %s", path, copy)
         if not (copy / "README.md").is_file():
             # The README names subsets; without a README, a subset is a folder
@@ -256,26 +263,34 @@ def _local_pairs(
 
     folder = str(resolve_path(path))
     split = str(options["split"])
-    name = split.partition("[")[0]
+    names = splits_of(split)
     with scratch_folder(cache_dir) as scratch:
         options = {**options, "cache_dir": str(scratch)}
         with _one_error(path, remote=False):
             _refuse_addresses(Path(folder))
             builder = datasets.load_dataset_builder(folder, **{key: options[key] for key in options if key != "split"})
             files: Any = builder.config.data_files or {}
-        tables = [Path(str(file)) for file in files.get(name, ())]
+        # Our readers know parts of one split
+        tables = [Path(str(file)) for file in files.get(names[0], ()) if len(names) == 1]
         kinds = [TABULAR.get(uncompressed(file).suffix.lower(), "") for file in tables]
         # A field of JSON objects, and files in archives, are read by `datasets` alone
         if not tables or not set(kinds) <= set(READERS) or getattr(builder.config, "field", None):
             # A part of a split, as in train[:1000], cannot be streamed
-            options["streaming"] = name == split
+            options["streaming"] = "[" not in split
             yield from table_pairs(_tables(folder, options, remote=False, name=path), columns, f"{where} ({split})")
             return
 
     def opened() -> Iterator[Pairs]:
-        return (block for kind, file in zip(kinds, tables, strict=True) for block in READERS[kind](file, columns))
+        return documents(READERS[kind](file, columns) for kind, file in zip(kinds, tables, strict=True))
 
     yield from _part(opened, split)
+
+
+def documents(files: Iterable[Iterator[Pairs]]) -> Iterator[Pairs]:
+    """Read files one after another; an empty block ends the document of each."""
+    for blocks in files:
+        yield from blocks
+        yield [], []
 
 
 def _part(opened: Callable[[], Iterator[Pairs]], split: str) -> Iterator[Pairs]:
@@ -288,7 +303,7 @@ def _part(opened: Callable[[], Iterator[Pairs]], split: str) -> Iterator[Pairs]:
     # Read twice, since a share needs the number of pairs
     size = sum(len(src) for src, _ in opened())
     instruction: Any = datasets.ReadInstruction.from_spec(split)  # type: ignore[attr-defined]
-    for part in instruction.to_absolute({split.partition("[")[0]: size}):
+    for part in instruction.to_absolute({splits_of(split)[0]: size}):
         first = 0
         for src, tgt in opened():
             inside = slice(max(0, part.from_ - first), max(0, part.to - first))

@@ -235,16 +235,6 @@ def _load_part(part: NamedCorpus, plan: DataPlan) -> Corpus:
             head = corpus.splits["train"][:1000]
             refuse_swapped((head["src"], head["tgt"]), src=part.corpus.src, tgt=part.corpus.tgt)
     name = part.name if len(plan.parts) > 1 else "the corpus"
-    for split, count in corpus.trained.items():
-        # `validate_corpus` has warned of data.valid=data.train
-        if count and part.corpus.place(split) != part.corpus.place("train"):
-            log.warning(
-                "%s of the %s pairs of data.%s are in the training text of %s, too",
-                f"{count:,}",
-                f"{len(corpus.splits[split]):,}",
-                split,
-                name,
-            )
     return limited(corpus, part.corpus.limit, seed=plan.seed, cache_dir=plan.cache_dir, name=name)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from seq2seq.data.cleaning import Pairs
 from seq2seq.data.context import ContextWindow
-from seq2seq.data.hub import READERS, hub_pairs, remote_pairs, repository_of
+from seq2seq.data.hub import READERS, documents, hub_pairs, remote_pairs, repository_of, splits_of
 from seq2seq.data.marks import unmarked
 from seq2seq.data.readers import LanguageColumns, text_pairs
 from seq2seq.data.split_files import find_files, is_address
@@ -44,10 +43,19 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
             unit = "line"
             blocks = text_pairs(Path(files[0]), Path(files[1]))
         else:
-            blocks = itertools.chain.from_iterable(READERS[kind](Path(file), columns) for file in files)
+            blocks = documents(READERS[kind](Path(file), columns) for file in files)
     blocks = checked(blocks, sides, unit=unit, training=split == "train")
-    read = ContextWindow(settings.context) if settings.context else unmarked
-    return ((list(map(read, src)), tgt) for src, tgt in blocks)
+    return _with_context(blocks, settings.context)
+
+
+def _with_context(blocks: Iterator[Pairs], size: int) -> Iterator[Pairs]:
+    """Put its context before each source; an empty block ends a document, and is left out."""
+    window = ContextWindow(size)
+    for src, tgt in blocks:
+        if src:
+            yield list(map(window if size else unmarked, src)), tgt
+        else:
+            window = ContextWindow(size)
 
 
 def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "train") -> Pairs:
@@ -63,8 +71,7 @@ def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "tra
         return [], []
     if settings.path:
         # Read train[:1000] from `train`: only whole splits are read without being converted
-        settings = replace(settings, **{split: str(settings.place(split)).partition("[")[0]})
-    # Readers are lazy: they stop after the first block that has a pair
-    blocks = open_split(split, settings, cache_dir=cache_dir)
-    src, tgt = next((block for block in blocks if block[0]), ([], []))
+        settings = replace(settings, **{split: splits_of(str(settings.place(split)))[0]})
+    # Readers are lazy: they stop after the first block
+    src, tgt = next(open_split(split, settings, cache_dir=cache_dir), ([], []))
     return src[:1000], tgt[:1000]

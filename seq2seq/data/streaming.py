@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import logging
 import math
@@ -43,7 +44,7 @@ class TrainingStream:
     shuffle_buffer: int
     cache_dir: Path
 
-    @property
+    @functools.cached_property
     def whole_fingerprint(self) -> str:
         """Hash of the whole text and its rules."""
         return corpus_fingerprint(self.part.corpus)

@@ -147,7 +147,13 @@ def open_text(place: str | Path | Stream) -> io.BufferedReader:
     start = head.removeprefix(codecs.BOM_UTF8).lstrip()
     suffixed = uncompressed(Path(name.lower())).suffix in _MARKUP_SUFFIXES
     if _MARKUP.match(start) or (suffixed and start.startswith(b"<")):
-        return io.BufferedReader(io.BytesIO(_segments(file, name)))  # type: ignore[arg-type]
+        # Its buffer holds the largest file that is read as a whole
+        whole: Any = io.BufferedReader(file, _LARGEST_MARKUP)
+        segments = _segments(whole.peek(), name)
+        if segments is None:
+            return whole
+        whole.close()
+        return io.BufferedReader(io.BytesIO(segments))  # type: ignore[arg-type]
     return file
 
 
@@ -162,15 +168,14 @@ def _is_wide(head: bytes) -> bool:
     return len(head) >= 16 and (head.count(0) > 0.4 * len(head) or (max(small) > 0.8 and min(small) < 0.5))
 
 
-def _segments(file: Stream, name: str) -> bytes:
-    """Read the segments of one side of a test set, or the sentences of IWSLT's talks, as lines; keep other text."""
-    with file:
-        content = file.read(_LARGEST_MARKUP + 1)
+def _segments(content: bytes, name: str) -> bytes | None:
+    """Read the segments of one side of a test set, or the sentences of IWSLT's talks, as lines; None for other text."""
+    whole = len(content) < _LARGEST_MARKUP
     text = content.decode("utf-8-sig", "replace")
     found = []
-    if len(_SET.findall(text)) == 1 and len(content) <= _LARGEST_MARKUP:
+    if len(_SET.findall(text)) == 1 and whole:
         found = [match[1] or "" for match in _SEGMENT.finditer(text)]
-    elif len(content) <= _LARGEST_MARKUP:
+    else:
         read = [line.strip() for line in text.removesuffix("\n").split("\n")]
         tags = [_TALK.fullmatch(line) for line in read]
         talks = len({match[1].lower() for match in tags if match and match[1]}) >= _TALK_TAGS
@@ -178,8 +183,8 @@ def _segments(file: Stream, name: str) -> bytes:
         # Other markup has tags in many lines; text about markup has few
         if sum(line.startswith("<") for line in plain) <= len(plain) / 10:
             if not talks:
-                return content
-            found = plain
+                return None
+            found = plain if whole else []
     if not found:
         raise ValueError(
             f"{name} begins with {text.split(None, 1)[0][:40]!r}: markup is not read, except a set of one side "

@@ -24,13 +24,15 @@ def encode_images(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
     Raises:
         LineError: A line is not an image of this size; the error names the first such line.
     """
-    pixels = []
+    rows = []
     for position, line in enumerate(lines):
         try:
-            pixels.append(read_image(line, height=grid.height, width=grid.width, channels=grid.channels))
+            pixels = read_image(line, height=grid.height, width=grid.width, channels=grid.channels)
         except ValueError as error:
             raise LineError(position, line, str(error)) from None
-    return pack(np.stack(pixels), grid).tolist() if pixels else []
+        # One image at a time: packing takes many bytes for each pixel
+        rows += pack(pixels[None], grid).tolist()
+    return rows
 
 
 def pack(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:

@@ -8,6 +8,7 @@ import random
 import re
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from seq2seq.comparison.estimates import holm, p_text
 from seq2seq.comparison.groups import group_runs
 from seq2seq.comparison.score_plot import band
 from seq2seq.comparison.scored_sets import scored_sets
+from seq2seq.comparison.table import legend
 from seq2seq.comparison.translations import scoring
 from seq2seq.metrics.scorers import paired_bootstrap
 from seq2seq.runs.folder import RunFolder
@@ -159,6 +161,22 @@ def test_runs_that_repeat_a_seed_count_as_one(tmp_path, capsys):
     assert cells(printed.partition("BLEU by length")[2])[2]["1-20"] == expected
     assert cells(printed.partition("BLEU by model.dim")[2])[1]["16"] == expected
     assert "Several runs of one seed are averaged: bahdanau, gru\n" in printed
+    assert "with one seed" not in printed
+    assert compare.main([str(tmp_path / f"{name}{number}") for name in ("bahdanau", "gru") for number in (0, 1)]) == 0
+    assert "with one seed" in capsys.readouterr().out
+
+
+def test_the_legend_tells_which_tables_have_blocks():
+    def table(blocked: bool) -> Any:
+        return SimpleNamespace(
+            letters={},
+            model=SimpleNamespace(blocked=blocked),
+            differences=[SimpleNamespace(bootstrap=None, verdict="")],
+        )
+
+    texts = [legend([table(blocked) for blocked in each]) for each in ((True,), (False,), (True, False))]
+    assert ["no blocks" in text for text in texts] == [False, True, False]
+    assert "where all rows of a table" in texts[2]
 
 
 def test_runs_of_other_references_have_no_bootstrap(tmp_path, capsys):
@@ -505,7 +523,7 @@ def test_a_folder_with_runs_of_several_corpora(tmp_path, capsys, monkeypatch):
     found = [[row["mixer"] for row in cells(part)] for part in captured.out.split("\n## ")]
     assert found == [["bahdanau", "lightconv"], ["lightconv", "transformer"]]
     assert {path.name for path in out.iterdir()} == {"comparison.csv", "comparison-differences.csv", "comparison.md"}
-    assert [(given[2].name, more["title"]) for given, more in drawn] == [
+    assert [(given[3].name, more["title"]) for given, more in drawn] == [
         ("comparison-1", "iwslt de-en, 20 sentences"), ("comparison-2", "multi30k de-en, 30 sentences"),
     ]  # fmt: skip
     assert f"{out}/comparison-2.svg" in captured.out
@@ -730,6 +748,8 @@ def test_runs_without_translations_have_no_significance(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert list(against("lightconv", printed)["gru"]) == ["difference", "Δ BLEU"]
     assert "no bootstrap: gru, lightconv" in printed
+    # The legend explains no column that is not there
+    assert printed.count("bootstrap") == 1
 
 
 def test_lines_of_the_test_set_end_at_newlines_only(tmp_path):

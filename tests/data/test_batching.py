@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seq2seq.data.batching import Ragged, collate, padding_share, token_batches
-from seq2seq.data.updates import TokenBatchSampler
+from seq2seq.data.updates import IDLE, TokenBatchSampler
 
 lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=200)
 fast = settings(max_examples=60, deadline=None)
@@ -109,6 +109,8 @@ def test_padding_is_small_and_counted_over_both_sides():
     assert padding_share(src, tgt, batches) < 0.1
     one = [np.array([0, 1])]
     assert padding_share(np.array([1, 3]), np.array([4, 4]), one) == pytest.approx(4 / 16)  # 3 is padded to 4
+    # An idle micro-batch is a copy of the last row, and no token of it counts
+    assert padding_share(np.array([1, 3]), np.array([4, 4]), [*one, IDLE]) == pytest.approx(12 / 24)
 
 
 @pytest.mark.parametrize("mean", [9, 11.4])

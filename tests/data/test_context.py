@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +20,13 @@ from seq2seq.data.context import ContextWindow, fit_context, sentence_lengths
 from seq2seq.data.marks import SEPARATOR
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.ragged import Ragged
+from seq2seq.data.raw_pairs import open_split
 from seq2seq.inference import line_stream
 from seq2seq.inference.forced import force
 from seq2seq.inference.forced_text import force_candidates
 from seq2seq.inference.translator import Translator
 from seq2seq.metadata import describe
+from seq2seq.settings.data import CorpusSettings
 from seq2seq.settings.search import SearchSettings
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 
@@ -67,6 +71,21 @@ def by_hand(tokenizer) -> list[list[int]]:
             row += [*([separator] if row else []), *tokenizer.src.encode(sentence)]
         rows.append([*row, 3])
     return rows
+
+
+@pytest.mark.parametrize("place", ["files", "folder", "part"])
+def test_each_file_is_a_document(tmp_path, place):
+    for number in (1, 2):
+        rows = ({"de": f"d{number} s{i}", "en": "x"} for i in (1, 2))
+        (tmp_path / f"train-{number}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    named: dict[str, Any] = (
+        {"train": f"{tmp_path}/*.jsonl"} if place == "files" else {"path": str(tmp_path), "train": "train"}
+    )
+    named |= {"train": "train[1:]"} if place == "part" else {}
+    chosen = CorpusSettings(src="de", tgt="en", context=2, valid="v", test="t", **named)
+    found = [line for src, _ in open_split("train", chosen, cache_dir=tmp_path / "c") for line in src]
+    expected = [["d1 s1"], ["d1 s1", "d1 s2"], ["d2 s1"], ["d2 s1", "d2 s2"]]
+    assert found == [SEPARATOR.join(each) for each in ([["d1 s2"], *expected[2:]] if place == "part" else expected)]
 
 
 def test_training_reads_the_context_and_cleans_the_sentence(tmp_path, tokenizer):

@@ -505,17 +505,6 @@ def test_unusual_ratios_by_hand():
     assert not same["length_deviation"].any()
 
 
-def test_pairs_of_named_sets_that_training_has_are_counted(tmp_path):
-    pairs = [(f"Quelle {i}", f"target {i}") for i in range(100)]
-    write_text(tmp_path, "train", pairs)
-    write_text(tmp_path, "valid", [*pairs[90:], *((f"Neu {i}", f"target {i}") for i in range(20))])
-    write_text(tmp_path, "test", [(src, f"other {tgt}") for src, tgt in pairs])
-    found = load_corpus(options(tmp_path, clean=CleanSettings()), cache_dir=tmp_path / "c")
-    assert found.trained == {"valid": 10, "test": 0}
-    # Again, from the cache
-    assert load_corpus(options(tmp_path, clean=CleanSettings()), cache_dir=tmp_path / "c").trained == found.trained
-
-
 def test_held_out_pairs_leave_training_with_all_their_translations(tmp_path):
     pairs = [(f"Quelle {i // 3}", f"target {i}") for i in range(900)]
     write_text(tmp_path, "train", pairs)
@@ -825,5 +814,8 @@ def test_rows_of_tables_in_a_folder_are_those_of_the_files(tmp_path, suffix):
     chosen = options(tmp_path, **parts)
     found = [load(chosen, tmp_path / "c", split) for split in ("train", "valid", "test")]
     assert found == [PAIRS[:10], PAIRS[10:20], [("eins", "one")]]
+    several = options(tmp_path, **places | {"train": "train[:10]+validation[-1:]", "test": "train+test"})
+    assert load(several, tmp_path / "c") == [*PAIRS[:10], ("eins", "one")]
+    assert len(load(several, tmp_path / "c", "test")) == 2 * len(good) - 2
     with pytest.raises(ValueError, match=r"dev\b.*train.*validation"):
         load(options(tmp_path, **places | {"valid": "dev"}), tmp_path / "c")

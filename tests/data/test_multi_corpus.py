@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seq2seq import train, translate
-from seq2seq.data import updates
+from seq2seq.data import overlap, updates
 from seq2seq.data.batching import Ragged, token_batches
 from seq2seq.data.languages import Tags
 from seq2seq.data.multi_corpus import Mixture, NamedCorpus
@@ -126,30 +126,35 @@ def test_pairs_held_out_of_one_corpus_that_another_one_trains_on_are_counted(fol
         pairs = list(zip(again.sources(split), again.references(split), strict=True))
         assert len(pairs) == 40
         count = sum(pair in shared for pair in pairs)
-        assert (
-            f"{count} of the 40 pairs that train holds out as data.{split} are training pairs of again" in caplog.text
-        )
+        assert f"{count} of the 40 pairs of data.{split} are training pairs of data.corpora.again.train" in caplog.text
     caplog.clear()
     # In the other direction, with other spaces
     for language, lines in zip(("de", "en"), sides, strict=True):
         (tmp_path / f"turned.{language}").write_text("\n".join(f"{line} " for line in lines) + "\n")
     turned = {"train": str(tmp_path / "turned"), "src": "en", "tgt": "de"}
     prepared(folder, corpora={"turned": turned}, tag_target=True, **held)
-    assert "40 of the 40 pairs that train holds out as data.test are training pairs of turned" in caplog.text
+    assert "40 of the 40 pairs of data.test are training pairs of data.corpora.turned.train" in caplog.text
     caplog.clear()
     prepared(folder, corpora=bt(folder), **held)
     prepared(folder, corpora={"again": {"train": str(tmp_path / "again")}})
-    assert "holds out as" not in caplog.text
+    assert "are training pairs" not in caplog.text
 
 
-def test_a_named_set_whose_pairs_are_trained_on_is_warned_of(folder, tmp_path, caplog):
+@pytest.mark.parametrize("named", [False, True])
+def test_a_named_set_whose_pairs_are_trained_on_is_warned_of(folder, tmp_path, caplog, monkeypatch, named):
+    """The training text is the section's or that of a corpus with a name, and keeps its duplicates."""
     for language in ("de", "en"):
         lines = (folder / f"train.{language}").read_text().splitlines(keepends=True)
         (tmp_path / f"seen.{language}").write_text("".join([*lines[:3], f"Nur {language}\n"]))
-    prepared(folder, valid=str(tmp_path / "seen"))
-    assert [line for line in caplog.messages if "training text" in line] == [
-        "3 of the 4 pairs of data.valid are in the training text of the corpus, too"
-    ]
+    changes = {"train": None, "corpora": {"a": {"train": str(folder / "train")}}} if named else {}
+    changes |= {"valid": str(tmp_path / "seen"), "clean": {"length_ratio": None, "duplicates": None}}
+    prepared(folder, **changes)
+    # A second start reads the counts from the cache
+    monkeypatch.delattr(overlap, "text_hashes")
+    prepared(folder, **changes)
+    found = [line.partition(", too")[0] for line in caplog.messages if "are training pairs" in line]
+    owner = "data.corpora.a" if named else "data"
+    assert found == [f"3 of the 4 pairs of data.valid are training pairs of {owner}.train"] * 2
 
 
 @pytest.mark.parametrize("num_proc", [1, 2])

@@ -97,6 +97,14 @@ def test_every_pair_comes_once_a_round_with_its_position(folder):
     assert sum(sizes) < (folder / "train.de").stat().st_size
 
 
+def test_files_are_hashed_once(folder, monkeypatch):
+    """A large corpus is read from the disk for that."""
+    calls = []
+    monkeypatch.setattr("seq2seq.data.streaming.corpus_fingerprint", lambda corpus: calls.append(corpus) or "f")
+    streamed(folder)
+    assert len(calls) == 1
+
+
 def test_buffers_follow_the_seed_and_the_cleaning(folder):
     one, again = first(streamed(folder), 9), first(streamed(folder), 9)
     assert same(one, again)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from seq2seq.data import text_files
 from seq2seq.data.text_files import count_lines, name_of, read_lines, split_lines, warn_once
 from seq2seq.system import files
 from seq2seq.system.files import COMPRESSIONS, atomic_text
@@ -226,6 +227,18 @@ def test_text_about_markup_is_text(tmp_path):
         lines = [first, *LINES[:200], "<title>", "<b>"]
         (tmp_path / "x.de").write_text("".join(f"{line}\n" for line in lines))
         assert list(read_lines(tmp_path / "x.de")) == lines
+
+
+def test_a_large_corpus_that_begins_with_markup_is_text(tmp_path, monkeypatch):
+    """Its beginning decides, and all of it is read."""
+    monkeypatch.setattr(text_files, "_LARGEST_MARKUP", 1000)
+    lines = ["<title> is a tag", *LINES[:200]]
+    (tmp_path / "x.de").write_text("".join(f"{line}\n" for line in lines))
+    assert (tmp_path / "x.de").stat().st_size > 2000
+    assert list(read_lines(tmp_path / "x.de")) == lines
+    (tmp_path / "x.de").write_text(SGM.format("srcset") * 50)
+    with pytest.raises(ValueError, match="markup is not read"):
+        list(read_lines(tmp_path / "x.de"))
 
 
 def test_reading_text_needs_neither_torch_nor_arrow():

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import pickle
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,6 +90,18 @@ def test_images_become_patches_and_images_again(size, bits, channels):
     again = unpack(ids, grid)
     assert np.array_equal(pack(again, grid), ids)
     assert np.abs(again.astype(int) - given).max() < 2 ** (8 - bits)  # 8 bits lose nothing
+
+
+def test_a_block_of_images_needs_little_more_memory_than_its_ids():
+    grid = PatchGrid(64, 64, 8, 8, 1)
+    line = lines(1, grid)
+    tracemalloc.start()
+    found = encode_images(line * 100, grid)
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found) == 100
+    # A few images, each of 26 bytes a pixel
+    assert peak - held < 10 * 26 * 64 * 64
 
 
 def test_a_patch_of_colors_by_hand():
@@ -526,6 +539,17 @@ def test_many_bad_lines_cost_no_good_one(run):
     assert sorted(note.position for note in notes if note.kind == "failed") == np.flatnonzero(~good).tolist()
     alone = [translator.texts([line])[0] for line, keep in zip(given, good, strict=True) if keep]
     assert [text for text, keep in zip(found, good, strict=True) if keep] == alone
+
+
+def test_inspect_takes_images_of_more_ids_than_a_text_may_have(run, drawn, tmp_path, monkeypatch):
+    load = Translator.load
+    monkeypatch.setattr(Translator, "load", lambda *args, **options: load(*args, max_len=9, **options))
+    image = (drawn / "test.png64").read_text().split("\n")[0]
+    best = run / "checkpoints" / "best.safetensors"
+    subject = model_report.of_checkpoint(
+        best, text=image, target="a", tgt_lang=None, trust=(), out=tmp_path / "seen", seed=0
+    )
+    assert subject.src.shape == (1, GRID.ids)
 
 
 @pytest.mark.exhaustive

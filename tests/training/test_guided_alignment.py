@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import toycorpus
 from test_task import Data, batch, fit, make
 
 from seq2seq.data.batching import Batch
+from seq2seq.data.dataset import PairDataset
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.ragged import Ragged
 from seq2seq.inference.encoding import source_pieces, target_pieces
@@ -147,6 +149,19 @@ def test_ibm_model_1_links_translations(tmp_path):
                 right += toycorpus.NOUNS[source] == target.strip("▁")
     assert count > 200
     assert right / count > 0.9
+
+
+def test_links_belong_to_the_pairs_that_rules_on_lengths_keep(tmp_path):
+    """As many other pairs have links of their own in the cache."""
+    data = prepared(toycorpus.write(tmp_path / "corpus", (60, 5, 5)), tmp_path)
+    ((_, pairs),) = data.corpora("train")
+    for rows in (np.arange(40), np.arange(20, 60)):
+        chosen = replace(data, splits={"train": PairDataset([replace(pairs, rows=rows)])})
+        found = align_pieces(chosen)
+        assert all(words_linked(chosen, found, row) for row in range(40))
+        lengths = chosen.split("train").ids(np.arange(40))[1].lengths
+        assert all(found.row(row)[-1] >> 32 < lengths[row] for row in range(40))
+    assert len([*data.plan.cache_dir.glob("alignment-*")]) == 2
 
 
 def test_a_context_has_no_links(tmp_path):

@@ -51,17 +51,14 @@ class Growth:
         return exponent(self.lengths[-FITTED:], self.peak_bytes[-FITTED:])
 
 
-def measure(
-    settings: SizedSettings, *, lengths: Sequence[int] = LENGTHS, limit: float = 10.0, dim: int = DIM
-) -> Growth:
-    """Measure the bidirectional form with the values of its YAML.
+def measure(settings: SizedSettings, *, lengths: Sequence[int] = LENGTHS, limit: float = 10.0) -> Growth:
+    """Measure the bidirectional form, of width DIM, with the values of its YAML.
 
     Args:
         settings: The mixer's settings by width, heads and longest sequence.
         lengths: Lengths of the sequence, ascending; each is also the mixer's max_len.
         limit: Maximum time in seconds. The first length that would probably exceed it ends the measurement, as does a
             length that the mixer refuses.
-        dim: The width; there are HEADS heads.
     """
     growth = Growth([], [], [])
     start = time.perf_counter()
@@ -71,7 +68,7 @@ def measure(
         if growth.seconds and spent + 4 * (REPEATS + 2) * growth.seconds[-1] > limit:
             break
         try:
-            step = _step(settings, length, dim)
+            step = _step(settings, length)
         except ValueError:  # a mixer with weights for each position may lack the memory
             if not growth.lengths:
                 raise
@@ -110,11 +107,11 @@ def peak_bytes(work: Callable[[], Any]) -> int:
     return peak
 
 
-def _step(settings: SizedSettings, length: int, dim: int) -> Callable[[], None]:
+def _step(settings: SizedSettings, length: int) -> Callable[[], None]:
     """Build a mixer and return its forward and backward pass on a random sequence."""
-    values = sized(settings, dim, HEADS, length)
-    mixer: SelfMixer = build_self_mixer(values, dim=dim, causal=False)
-    x = torch.randn(1, length, dim)  # (B, T, D)
+    values = sized(settings, DIM, HEADS, length)
+    mixer: SelfMixer = build_self_mixer(values, dim=DIM, causal=False)
+    x = torch.randn(1, length, DIM)  # (B, T, D)
     mask = torch.ones(1, length, dtype=torch.bool)
     upstream = torch.randn(1, length, mixer.out_dim)
 

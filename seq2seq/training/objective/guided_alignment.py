@@ -86,8 +86,10 @@ def align_pieces(prepared: PreparedData) -> Ragged:
     """
     file = prepared.plan.data.alignment
     origin = file_fingerprint(Path(file)) if file else f"{_PAIRS} {_ITERATIONS} {_TENSION}"
-    # Rules on lengths choose how many pairs there are
-    key = f"1 {prepared.fingerprint} {prepared.tokenizer.fingerprint} {origin} {prepared.size('train')}"
+    # Rules on lengths choose the pairs
+    kept = [pairs.rows if pairs.rows is None else pairs.rows.tobytes() for _, pairs in prepared.corpora("train")]
+    chosen = hashlib.sha256(repr(kept).encode()).hexdigest()
+    key = f"2 {prepared.fingerprint} {prepared.tokenizer.fingerprint} {origin} {chosen}"
 
     def build(folder: Path) -> None:
         rows = list(_read(prepared, file) if file else _estimated(prepared))
