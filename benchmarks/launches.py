@@ -244,7 +244,7 @@ def training_step(model: Any, batch: Batch, optimizer: str = "adam", *, bf16: bo
         model=model.train(), tokenizer=None, description={}, optim=optim, search=SearchSettings(), seed=1  # type: ignore[arg-type]
     )  # fmt: skip
     task.trainer = SimpleNamespace(  # type: ignore[assignment]
-        accumulate_grad_batches=1, world_size=1, global_rank=0, global_step=0
+        accumulate_grad_batches=1, world_size=1, global_rank=0, global_step=0, estimated_stepping_batches=10
     )
     made = task.configure_optimizers()
     updates, scheduler = made["optimizer"], made["lr_scheduler"]["scheduler"]

@@ -267,11 +267,11 @@ def _heads(mixer: Any, function: Callable[[Tensor], Tensor], x: Tensor) -> Tenso
     """
     heads = getattr(mixer, "num_heads", 1)
     out = getattr(mixer, "out", None)
-    # This project's mixers have `num_heads`, a last projection `out`, and some have a `norm` before it
+    # This project's mixers have `num_heads` and a last projection `out`; attention by ReLU has a gated norm before it
     if heads < 2 or not isinstance(out, nn.Linear) or out.in_features % heads:
         return None
     norm = getattr(mixer, "norm", None)
-    entry = norm if isinstance(norm, nn.Module) else out
+    entry = norm if isinstance(norm, nn.Module) and hasattr(norm, "gate") else out
 
     def input_of_heads(z: Tensor) -> Tensor:
         with _recorded_inputs({"heads": entry}) as inputs:

@@ -11,7 +11,7 @@ from seq2seq.mixers.additive import AdditiveScore
 from seq2seq.mixers.gru import GatedUnit, HiddenState
 from seq2seq.mixers.memory import mean_over_positions
 from seq2seq.mixers.projections import initialize
-from seq2seq.network.introspection import freeze_mixing, mark_mixing
+from seq2seq.network.introspection import mark_mixing, record_mixing
 from seq2seq.network.mixer import CrossMixer, require_positive
 from seq2seq.network.weight_blocks import in_blocks
 
@@ -121,7 +121,7 @@ class Bahdanau(CrossMixer):
 
     def read_weights(self, x: Tensor, context: Bahdanau.Context) -> Tensor:
         """Return the attention weights of each step, (B, 1, T, S)."""
-        with freeze_mixing() as weights:
+        with record_mixing() as weights:
             self.forward(x, context)
         return torch.cat(weights, 1)[:, None]
 

@@ -82,7 +82,9 @@ class GatedUnit(nn.Module):
                 dtype = weights[0].dtype
                 hidden = x.new_zeros(x.shape[0], self.hidden_dim, dtype=dtype) if start is None else start.to(dtype)
                 # has_biases, num_layers, dropout, train, bidirectional, batch_first; [0] has all states, [1] the last
-                return torch.gru(x.to(dtype), hidden[None], weights, True, 1, 0.0, self.training, False, True)[0]
+                # Alignment differentiates in evaluation, too, which cuDNN allows in its training mode alone
+                train = torch.is_grad_enabled()
+                return torch.gru(x.to(dtype), hidden[None], weights, True, 1, 0.0, train, False, True)[0]
         return self.loop(x, start)
 
     def loop(self, x: Tensor, start: Tensor | None = None) -> Tensor:

@@ -55,7 +55,7 @@ class MemoryUnit(nn.Module):
         with without_autocast(x):  # the fused loop takes one type only
             start = x.new_zeros(1, x.shape[0], self.hidden_dim, dtype=weights[0].dtype)
             # has_biases, num_layers, dropout, train, bidirectional, batch_first
-            given = (x.to(start.dtype), [start, start], weights, True, 1, 0.0, self.training, False, True)
+            given = (x.to(start.dtype), [start, start], weights, True, 1, 0.0, torch.is_grad_enabled(), False, True)
             return torch.lstm(*given)[0]  # all hidden states, (B, T, H)
 
     def loop(self, x: Tensor) -> Tensor:

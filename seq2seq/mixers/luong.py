@@ -13,7 +13,7 @@ from seq2seq.mixers.additive import AdditiveScore
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.memory import KeyedMemory, mean_over_positions
 from seq2seq.mixers.projections import projection
-from seq2seq.network.introspection import freeze_mixing, mark_mixing
+from seq2seq.network.introspection import mark_mixing, record_mixing
 from seq2seq.network.mixer import CrossMixer, require_length, require_positive
 from seq2seq.network.state import NoState
 from seq2seq.network.weight_blocks import in_blocks
@@ -307,7 +307,7 @@ class Luong(CrossMixer):
 
     def read_weights(self, x: Tensor, context: Luong.Context) -> Tensor:
         """Return the attention weights of each step, (B, 1, T, S); with local_p they sum to less than 1."""
-        with freeze_mixing() as weights:
+        with record_mixing() as weights:
             self.forward(x, context)
         return torch.cat(weights, 1)[:, None]
 

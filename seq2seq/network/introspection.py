@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 import torch
@@ -34,9 +34,9 @@ class MixingProperties:
     linear: bool = False
 
 
-# The tensors that `freeze_mixing` has recorded, and the tensors that it still has to replay.
-# A context variable, so that threads do not see each other's frozen tensors.
-_frozen: ContextVar[tuple[list[Tensor], Iterator[Tensor] | None] | None] = ContextVar("frozen", default=None)
+# The tensors that `record_mixing` or `freeze_mixing` has recorded; if they are frozen, the tensors still to replay.
+# A context variable, so that threads do not see each other's tensors.
+_marked: ContextVar[tuple[list[Tensor], bool, Iterator[Tensor] | None] | None] = ContextVar("marked", default=None)
 
 
 def mark_mixing(weights: Tensor) -> Tensor:
@@ -44,28 +44,38 @@ def mark_mixing(weights: Tensor) -> Tensor:
 
     Inside `freeze_mixing` they are detached or replayed.
     """
-    # Compiled graphs serve training and decoding, where nothing is frozen
-    if torch.compiler.is_compiling() or (frozen := _frozen.get()) is None:
+    # Compiled graphs serve training and decoding, where nothing is recorded
+    if torch.compiler.is_compiling() or (recording := _marked.get()) is None:
         return weights
-    marked, replay = frozen
-    marked.append(weights.detach())
+    marked, frozen, replay = recording
+    marked.append(weights.detach() if frozen else weights)
     # Tensors are identified by the order of calls, so a replay needs the same forward pass
     return marked[-1] if replay is None else next(replay)
 
 
 @contextmanager
-def freeze_mixing(replay: Sequence[Tensor] | None = None) -> Iterator[list[Tensor]]:
+def _recorded(*, frozen: bool, replay: Sequence[Tensor] | None = None) -> Iterator[list[Tensor]]:
+    marked: list[Tensor] = []
+    # Blocks may be nested
+    token = _marked.set((marked, frozen, None if replay is None else iter(replay)))
+    try:
+        yield marked
+    finally:
+        _marked.reset(token)
+
+
+def record_mixing() -> AbstractContextManager[list[Tensor]]:
+    """Return a context that yields the list of the tensors that are marked in it, with their gradients."""
+    return _recorded(frozen=False)
+
+
+def freeze_mixing(replay: Sequence[Tensor] | None = None) -> AbstractContextManager[list[Tensor]]:
     """Stop gradients at marked tensors, so that the Jacobian of a mixer is its mixing matrix.
 
     Args:
         replay: Tensors marked in an earlier block, to apply its mixing matrices to another input.
 
-    Yields:
-        The list of marked tensors.
+    Returns:
+        A context that yields the list of marked tensors.
     """
-    marked: list[Tensor] = []
-    token = _frozen.set((marked, None if replay is None else iter(replay)))  # blocks may be nested
-    try:
-        yield marked
-    finally:
-        _frozen.reset(token)
+    return _recorded(frozen=True, replay=replay)

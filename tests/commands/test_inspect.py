@@ -135,6 +135,29 @@ def test_distances_by_hand():
     assert mixing_matrix.locality(dataclasses.replace(own, total=torch.eye(5))) == 0
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("mixer=pyramid", "mixer.encoder.learned=true", "mixer.decoder.learned=true"),
+        (
+            "mixer=transformer",
+            "mixer/self@mixer.encoder=preconv_attention",
+            "mixer.encoder.before=depthwise",
+            "mixer.encoder.batch_norm=true",
+        ),
+        ("mixer=relu_attention",),
+    ],
+)
+def test_heads_are_read_after_attention(words):
+    """A norm may stand before attention as well as after it."""
+    model = composed_tiny(*words).eval()
+    src, tgt = torch.randint(4, 20, (1, 6)), torch.randint(4, 20, (1, 4))
+    found = [view for view in mixing_matrix.views(model, src, tgt) if view.heads is not None]
+    assert found
+    for view in found:
+        assert view.heads.shape[1:] == view.total.shape
+
+
 def test_centers_are_drawn(tmp_path):
     """Centers have a bar on a line, or a circle on a grid, of one standard deviation; nine heads look different."""
     sharpness = torch.rand(9) + 0.1

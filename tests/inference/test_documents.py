@@ -235,7 +235,7 @@ def test_xliff_2_gets_its_targets():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (NEW.replace("en-GB", "fr"), "trgLang is fr"),
+        (NEW.replace("en-GB", "fra"), "trgLang is fra"),
         (NEW.replace("</unit>", ""), "not XML"),
         ('<!DOCTYPE x [<!ENTITY a "b">]><xliff>&a;</xliff>', "entity 'a'"),
     ],

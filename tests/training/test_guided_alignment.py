@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import composed
 import numpy as np
 import pytest
 import torch
@@ -68,6 +69,20 @@ def test_the_gradient_is_the_one_of_cross_entropy_by_hand():
     torch.testing.assert_close(gradient[0, :, 2], by_hand)
     gradient[0, :, 2] = 0
     assert not gradient.any()
+
+
+@pytest.mark.parametrize("mixer", ["transformer", "bahdanau", "luong", "coverage", "cross_lightconv", "relu_attention"])
+def test_every_mixer_with_weights_is_guided(mixer):
+    """Weights of any sum are read as shares, so that no scale of the scores lowers the loss."""
+    model, known = composed.tiny(f"mixer={mixer}").eval(), batch([1, 2])
+    # The pieces of the small vocabulary
+    given = Batch(*(part % composed.VOCAB if part.dtype == torch.long else part for part in known[:-1]), known.index)
+    parameters = list(guided_mixer(model).parameters())
+    plain = sum_losses(model, given, OptimSettings()).loss
+    guided = guided_losses(model, given, OptimSettings(guided_alignment=1.0), LINKS).loss
+    assert guided > plain
+    with_links, without = (torch.autograd.grad(loss, parameters) for loss in (guided, plain))
+    assert max(float((a - b).abs().max()) for a, b in zip(with_links, without, strict=True)) > 1e-3
 
 
 def test_training_alone_has_the_loss_and_learns_the_links():

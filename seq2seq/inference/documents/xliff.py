@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 
+from seq2seq.data.languages import primary_subtag
 from seq2seq.inference.documents.markup import Event, checked, collect, escaped, events, joined
 from seq2seq.inference.documents.segments import Pieces, Segment, Translate, replace
 
@@ -41,9 +42,8 @@ def translate_xliff(content: str, translate: Translate, language: str) -> str:
         if event.kind == "open" and name == ("file" if old else "xliff"):
             key = "target-language" if old else "trgLang"
             given = _attribute(content, event, key)
-            bases = [re.split("[-_]", each.lower())[0] for each in (given or language, language)]
-            # de and deu may be the same
-            if bases[0] != bases[1] and len(bases[0]) == len(bases[1]):
+            # de and deu are the same
+            if given and primary_subtag(given) != primary_subtag(language):
                 raise ValueError(f"{key} is {given}, and the model translates into {language}: correct the file")
             if given is None:
                 found.append(Segment(0, 0, put=(event.end - 1, event.end - 1, f' {key}="{language}"', "")))

@@ -49,7 +49,10 @@ def guided_mixer(model: Seq2Seq) -> CrossMixer[Any, Any]:
 def guided_losses(
     model: Seq2Seq, batch: Batch, settings: OptimSettings, links: Ragged, *, teacher: Seq2Seq | None = None
 ) -> LossSums:
-    """Add weight sum_bts -a_ts log w_ts to the losses of a batch: w is the mean of heads, a the `shares` of links."""
+    """Add weight sum_bts -a_ts log w_ts to the losses of a batch.
+
+    w is the mean of the heads' weights over its sum over s, a the `shares` of links.
+    """
     mixer = guided_mixer(model)
     reads: list[Any] = []
     handle = mixer.register_forward_hook(lambda _, inputs, output: reads.append(inputs))
@@ -60,6 +63,8 @@ def guided_losses(
     # Fused attention returns no weights, so this layer computes them again
     weights: Any = mixer.read_weights(*reads[0])
     mean = spread(weights.float().mean(1), model.encoder.poolings.values(), batch.src_mask)  # (B, T, S)
+    # Weights by ReLU have no fixed sum, so that larger scores alone would lower the loss
+    mean = mean / mean.sum(-1, keepdim=True).clamp_min(1e-9)
     loss = -(shares(links, batch) * mean.clamp_min(1e-9).log()).sum()
     return sums._replace(loss=sums.loss + settings.guided_alignment * loss)
 
