@@ -120,12 +120,12 @@ def compare(
     for option, keys in (("--by", [settings.by] if settings.by else []), ("--ignore", settings.ignore)):
         for key in keys:
             require_setting(collected.runs, key, option)
-    # So is an unknown row, also before further sets are scored
-    _tables(collected.runs, settings)
     if settings.split == "test":
         own = own_translations(collected.runs)
         collected = CollectedRuns(own.runs, collected.unusable + own.unusable)
     if settings.sets:
+        # An unknown row is refused before further sets are scored
+        _tables(collected.runs, settings)
         further = further_sets(collected.runs, dict(settings.sets))
         collected = CollectedRuns(collected.runs + further.runs, collected.unusable + further.unusable)
     if settings.comet_python:

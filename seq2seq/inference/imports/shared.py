@@ -77,14 +77,8 @@ class Languages(NamedTuple):
         Raises:
             ValueError: A language is unknown.
         """
-        source = _tagged(folder, "source", "--src-lang", self.src or src, sources)
-        target = _tagged(folder, "target", "--tgt-lang", self.tgt or tgt, tagged)
-        for option, given, told, tags in (
-            ("--src-lang", self.src, src, sources),
-            ("--tgt-lang", self.tgt, tgt, tagged),
-        ):
-            if given and told and not tags and primary_subtag(given) != primary_subtag(told):
-                log.warning("%s: its files say %s, and %s says %s", folder, told, option, given)
+        source = _tagged(folder, "source", "--src-lang", self.src, src, sources)
+        target = _tagged(folder, "target", "--tgt-lang", self.tgt, tgt, tagged)
         if source is None or target is None:
             raise ValueError(f"{folder}: does not tell its languages; name them by --src-lang and --tgt-lang")
         # Languages become part of file names
@@ -93,9 +87,14 @@ class Languages(NamedTuple):
         return source, target
 
 
-def _tagged(folder: Path, side: str, option: str, given: str | None, tagged: Sequence[str]) -> str | None:
-    """Return the language with a tag that is meant; `given` itself if no language has tags."""
+def _tagged(
+    folder: Path, side: str, option: str, named: str | None, told: str | None, tagged: Sequence[str]
+) -> str | None:
+    """Return the language with a tag that is meant; without tags, the one that the user names or the files tell."""
+    given = named or told
     wanted = primary_subtag(given or "")
+    if named and told and not tagged and wanted != primary_subtag(told):
+        log.warning("%s: its files say %s, and %s says %s", folder, told, option, named)
     same = [code for code in tagged if primary_subtag(code) == wanted]
     choices = [given] if given in tagged or not tagged else same if given else list(tagged)
     if len(choices) != 1:
