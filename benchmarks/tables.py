@@ -276,7 +276,7 @@ def answer() -> str:
         f"or ± {error[1]:.1f} (German-English; [tables](docs/results.md)).",
         "Is it the convolution, or knowing relative positions? That is open, too: rotary and relative positions were "
         "trained on the German-English corpus only, and [the benchmark](docs/benchmark.md) that is to decide has not "
-        "been run.",
+        "ended.",
         "On English-German captions these mixers lead the Transformer by "
         f"{_range(lead.estimate.value for lead in german.values())} BLEU, which is not significant with one to three "
         f"seeds ([runs]({KEPT}/{GERMAN.folder})).",

@@ -69,7 +69,7 @@ def describe(
         terms: Trained with translations of words in sources, see `data.terms`.
 
     Raises:
-        ValueError: A value is not of a plain type.
+        ValueError: A value is not of a plain type, or the description is too large.
     """
     entry = {
         "format": FORMAT,
@@ -88,7 +88,14 @@ def describe(
     more |= {"context": context, "terms": terms}
     entry |= {key: value for key, value in more.items() if value}
     # Convert to JSON and back, so that a bad value stops training at its start, not when it saves
-    return json.loads(as_json(entry)) | {"tokenizer": tokenizer.to_state()}
+    state = tokenizer.to_state()
+    text = as_json(entry | {"tokenizer": {key: value for key, value in state.items() if not isinstance(value, bytes)}})
+    try:
+        parse_json(text)
+    except ValueError as error:
+        reason = f"the description of a checkpoint {error}: shorten tokenizer.factors or the settings"
+        raise ValueError(reason) from None
+    return json.loads(text) | {"tokenizer": state}
 
 
 def search_settings(meta: Mapping[str, Any]) -> SearchSettings:

@@ -478,6 +478,15 @@ def test_describe_wants_plain_types(good):
     assert metadata.describe(model_config=config, **given)["model"]["mixer"]["encoder"]["sizes"] == [3, 7]
 
 
+def test_describe_refuses_what_no_checkpoint_may_hold():
+    t = tiny.tokenizer()
+    t.factors = {"lemma": {f"word{i}": i for i in range(100_000)}}
+    with pytest.raises(ValueError, match=r"more than 1,048,576 bytes: shorten tokenizer\.factors"):
+        metadata.describe(
+            model_config=tiny.model_config(t), tokenizer=t, src_lang="de", tgt_lang="en", tokenize="13a", data="x"
+        )
+
+
 class Payload:
     """Object that makes a folder when it is unpickled."""
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import lightning as L
 import pytest
@@ -26,6 +27,7 @@ from seq2seq.settings.optim import OptimSettings
 from seq2seq.training.bounds.divergence import SkippedUpdates
 from seq2seq.training.bounds.faults import TrainingFault, as_fault
 from seq2seq.training.callbacks.ema import AverageWeights
+from seq2seq.training.callbacks.profiler import Profile
 from seq2seq.training.objective.optim import build_optimizer
 from seq2seq.training.run import TrainingRun
 
@@ -291,6 +293,16 @@ def test_a_profile_is_one_flag(corpus, tmp_path, window):
     whole = "Optimizer.step#MuonWithAdam.step"  # MuonWithAdam contains an AdamW
     steps = [event["dur"] for event in events if event.get("name") == whole and event.get("cat") == "user_annotation"]
     assert 0 < parts[2] < sum(steps) / 1000
+
+
+def test_a_run_too_short_for_a_profile_says_so(tmp_path, caplog):
+    trainer = Mock(is_global_zero=True, global_step=0)
+    profile = Profile(tmp_path, updates=None)
+    profile.on_train_start(trainer, Mock())
+    profile.on_train_batch_end(trainer, Mock())
+    profile.on_train_end(trainer, Mock())
+    assert not list(tmp_path.iterdir())
+    assert "trainer.profile" in caplog.text
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from seq2seq.training.lightning_parts.task import FORWARD
+
+log = logging.getLogger(__name__)
 
 # Micro-batches to skip, as new shapes compile and allocate, to warm up the profiler with, and to profile.
 _WAIT = 120
@@ -35,6 +38,7 @@ class Profile(L.Callback):
         self.updates = updates
         self._profile: profile | None = None
         self._backward: record_function | None = None
+        self._written = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the schedule."""
@@ -67,10 +71,17 @@ class Profile(L.Callback):
             self._profile.step()
 
     def on_train_end(self, *_: Any) -> None:
-        """Stop the profiler; a run that ends during the skipped micro-batches leaves no files."""
+        """Stop the profiler, and warn if the run was too short for a profile."""
         if self._profile:
             self._profile.stop()
             self._profile = None
+            if not self._written:
+                log.warning(
+                    "trainer.profile=true: the run ended before the micro-batches to profile (%d, after up to %d "
+                    "others), so no profile is written; train longer, or set trainer.max_steps",
+                    _ACTIVE,
+                    _WAIT + _WARMUP,
+                )
 
     def _write(self, result: profile) -> None:
         on_gpu = torch.cuda.is_available()
@@ -80,6 +91,7 @@ class Profile(L.Callback):
         table = averages.table(sort_by=order, row_limit=_ROWS, max_name_column_width=80)
         (self.folder / "profile.txt").write_text(f"{summary(averages, on_gpu=on_gpu)}\n{table}\n", encoding="utf-8")
         result.export_chrome_trace(str(self.folder / "trace.json"))
+        self._written = True
 
 
 def summary(averages: Iterable[Any], *, on_gpu: bool) -> str:
