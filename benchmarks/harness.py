@@ -17,19 +17,20 @@ from pathlib import Path
 from typing import Any
 
 
-def parser_for(name: str, description: str | None) -> argparse.ArgumentParser:
+def parser_for(name: str, description: str | None, out: str | None = None) -> argparse.ArgumentParser:
     """Create the parser of `python -m benchmarks.<name>`, which has the option --out.
 
     Args:
         name: The module's name below `benchmarks`.
         description: The module's docstring, shown by --help.
+        out: Help of --out, of a benchmark that writes no JSON.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{name}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"write {name}.json there, and its table")
+    parser.add_argument("--out", type=Path, metavar="DIR", help=out or f"write {name}.json there, and its table")
     return parser
 
 
@@ -77,17 +78,16 @@ def median_seconds(
     return statistics.median(times[warm_up:])
 
 
-def write(out: Path | None, name: str, result: Any, table: str = "", *, indent: int | None = 1) -> None:
+def write(out: Path | None, name: str, result: Any, table: str = "") -> None:
     """Write `<name>.json`, and `<name>.md` if there is a table.
 
     Args:
         out: The folder; None writes nothing.
-        indent: Indentation of the JSON; None writes it in one line, for long lists of numbers.
     """
     if out is None:
         return
     out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(result, ensure_ascii=False, indent=indent)
+    text = json.dumps(result, ensure_ascii=False, indent=1)
     (out / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     if table:
         (out / f"{name}.md").write_text(table.rstrip("\n") + "\n", encoding="utf-8")

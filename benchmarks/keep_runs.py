@@ -94,7 +94,7 @@ def _curves(path: Path) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Keep the runs, and print their folders; exit status 1 if one could not be kept."""
-    parser = harness.parser_for("keep_runs", __doc__)
+    parser = harness.parser_for("keep_runs", __doc__, "folder that the kept runs go to")
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, folders of runs, or globs")
     parser.set_defaults(out=Path("benchmarks/results/kept"))
     options = parser.parse_args(argv)

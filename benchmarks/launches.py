@@ -341,10 +341,11 @@ def main() -> int:
         given = (CASES[name], options.rows, options.length, options.optimizer)
         with fused(options.fused):
             trained = of_training(*given, bf16=True)
+            host = host_ms(*given, repeat=options.repeat)
         decoded = of_decoding(CASES[name], options.rows, options.length)
         launches, waits = sum(trained.launches.values()), sum(trained.waits.values())
         training = {"launches": launches, "casts": trained.casts, "waits": waits, "at": dict(trained.waits)}
-        training["host ms"] = round(host_ms(*given, repeat=options.repeat), 1)
+        training["host ms"] = round(host, 1)
         results[name] = {"training": training, "decoding": decoded}
         cells = [
             f"{launches:,}",

@@ -40,7 +40,7 @@ def restore(run: RunResult, source: Path, references: Path, out: Path) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Restore the runs, and print their folders; exit status 1 if none could be restored."""
-    parser = harness.parser_for("restore_runs", __doc__)
+    parser = harness.parser_for("restore_runs", __doc__, "folder that the restored runs go to")
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="kept runs, folders of them, or globs")
     parser.add_argument("--source", type=Path, required=True, help="text file with the sources of the test set")
     parser.add_argument("--references", type=Path, required=True, help="text file with its references")

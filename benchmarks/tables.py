@@ -9,6 +9,7 @@ in the sentences next to it.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
 import re
@@ -19,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import cards, harness
+from benchmarks import cards
 from seq2seq.comparison import estimates
 from seq2seq.comparison.estimates import holm, p_text
 from seq2seq.comparison.groups import Group, group_runs, seed_means
@@ -469,7 +470,9 @@ def filled(text: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Rewrite the tables, or compare them; exit status 1 if --check found a difference."""
-    parser = harness.parser_for("tables", __doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tables", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if a byte differs")
     options = parser.parse_args(argv)
     differing = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 import re
 from collections.abc import Iterator
@@ -24,9 +23,8 @@ _BIG = (249_000, 290_000)
 # Floor and stretch, in microseconds, of both passes of attention at 585 x 8 x 28 x 28 x 64: the time before the
 # one-tile kernels, and the time at 75% of the copy bandwidth; the whole bandwidth would allow 65.
 _SHORT_ROWS, _SHORT_US = "B 585 T 28 S 28", (208, 87)
-# Stretch goals of DynamicConv at T 1,024, in percent of the roofline; and operators whose goal is 75%.
+# Stretch goals of DynamicConv at T 1,024, in percent of the roofline.
 _STRETCH = {("forward", 1024): 85, ("backward", 1024): 70}
-_NEW_KERNELS = ("residual_norm",)
 # Names of torch's own ways of attention.
 _THEIRS = re.compile("flash|efficient|cudnn|math")
 
@@ -274,17 +272,16 @@ def _side_by_side(results: Results) -> Goal:
 
 
 def _new_kernels(results: Results) -> Iterator[Goal]:
-    """Judge attention of short rows by the best of our ways, and other kernels by their share of the roofline."""
+    """Judge attention of short rows by the best of our ways, and the kernel of norms by its share of a copy's rate."""
     ways = results.result("attention").get(_SHORT_ROWS, {})
     ours = [one["both us"] for way, one in ways.items() if isinstance(one, dict) and not _THEIRS.match(way)]
     name, (most, stretch) = f"attention, both passes, {_SHORT_ROWS}: us", _SHORT_US
     yield _judged(name, min(ours, default=None), most, ".0f", stretch=stretch, smaller=True)
-    for op, direction in itertools.product(_NEW_KERNELS, ("forward", "backward")):
-        rows = [
-            row for row in results.result("kernels").get("timings", []) if row["way"] == "ours" and not row["error"]
-        ]
-        shares = [row["roofline"] for row in rows if (row["op"], row["direction"]) == (op, direction)]
-        yield _judged(f"{op} {direction}: % of the roofline", min(shares, default=None), 75, ".0f")
+    copy = results.result("kernels").get("device", {}).get("copy_gb_s")
+    rows = [row["kernel"] for row in results.result("norm").values() if isinstance(row, dict) and copy]
+    for passes, what in (("forward", "forward"), ("both", "both passes")):
+        least = min((100 * row[f"{passes} GB/s"] / copy for row in rows), default=None)
+        yield _judged(f"residual_norm, {what}: % of the copy bandwidth", least, 75, ".0f")
 
 
 def _limit_kept(results: Results) -> Goal:

@@ -1,6 +1,6 @@
 """Run one part; `python -m benchmarks.gpu` starts this as a separate process.
 
-python -m benchmarks.gpu.part step/base/transformer --out DIR --data DATA --device cuda --limit 120
+python -m benchmarks.gpu.part eager --out DIR --data DATA --device cuda --limit 120
 """
 
 from __future__ import annotations

@@ -302,6 +302,12 @@ def test_norms_are_timed_both_ways_and_compared(tmp_path, monkeypatch):
     page = verdicts.page(recorded(tmp_path / "page", norm=job.result))
     assert "- post, 8 x 40, stream float32, us forward, both: torch " in page
     assert "WRONG" not in page
+    for row, rate in zip(job.result.values(), (3200.0, 3600.0), strict=True):
+        row["kernel"] |= {"forward GB/s": rate, "both GB/s": 2900.0}
+    bandwidth = {"device": {"copy_gb_s": 4000.0}}
+    page = verdicts.page(recorded(tmp_path / "judged", norm=job.result, kernels=bandwidth))
+    assert verdict(page, "residual_norm, forward") == ["80", "met"]
+    assert verdict(page, "residual_norm, both passes") == ["72", "**missed**"]
     job.result["pre, 8 x 40, stream float32"]["error"] = 0.5
     assert "WRONG: 0.5" in verdicts.page(recorded(tmp_path / "wrong", norm=job.result))
 
