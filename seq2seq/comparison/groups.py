@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
 from collections.abc import Collection, Iterable, Sequence
@@ -137,14 +136,16 @@ def _members(runs: Sequence[RunResult], ignore: Collection[str]) -> list[tuple[d
     if len(fingerprints) == 1 and None not in fingerprints:
         # One corpus, possibly under several paths
         ignored |= _PLACES
-    members: dict[str, tuple[dict[str, Any], list[RunResult]]] = {}
+    # Compared by value, so that `true` and 1, or 0 and 0.0, are one setting
+    members: list[tuple[dict[str, Any], list[RunResult]]] = []
     for run in runs:
         identity = _identity(run, ignored)
-        # A string, since settings hold lists and cannot be hashed
-        key = json.dumps([run.mixer, identity], default=str)
-        members.setdefault(key, (identity, []))[1].append(run)
+        same = (group for known, group in members if group[0].mixer == run.mixer and known == identity)
+        if (group := next(same, None)) is None:
+            members.append((identity, group := []))
+        group.append(run)
     # Sorted, so that `resample_seeds` recognizes groups with equal seeds
-    return [(identity, sorted(group, key=lambda run: run.seed)) for identity, group in members.values()]
+    return [(identity, sorted(group, key=lambda run: run.seed)) for identity, group in members]
 
 
 def _identity(run: RunResult, ignored: set[str]) -> dict[str, Any]:
@@ -162,7 +163,7 @@ def _identity(run: RunResult, ignored: set[str]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a whole number as int, so that 0 and 0.0 are one value in JSON as well."""
+    """Return a whole number as int, so that 0 and 0.0 are written alike."""
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -20,7 +20,7 @@ _UNITS = ((3 * 3600, 3600, "hours"), (180, 60, "minutes"), (0, 1, "seconds"))
 
 
 class Band(NamedTuple):
-    """Mean, minimum and maximum of the curves of several seeds on one axis of times or updates."""
+    """Mean, minimum and maximum of the curves of several runs on one axis of times or updates."""
 
     axis: np.ndarray
     mean: np.ndarray
@@ -75,7 +75,7 @@ def draw(
 
 
 def _draw_curves(axes: Axes, groups: Sequence[Group], bands: Sequence[Band | None], against: str) -> None:
-    """Draw the validation scores and shade the range over seeds."""
+    """Draw the validation scores and shade the range over runs."""
     unit, name = (1, "updates") if against == "updates" else _unit(bands, against)
     for index, (group, result) in enumerate(zip(groups, bands, strict=True)):
         if result is None:
@@ -87,7 +87,7 @@ def _draw_curves(axes: Axes, groups: Sequence[Group], bands: Sequence[Band | Non
             color = style["color"]
             axes.fill_between(result.axis / unit, result.low, result.high, color=color, alpha=0.2, linewidth=0)
     several = any(len(group.runs) > 1 for group in groups)
-    axes.set_title("validation, mean and range over seeds" if several else "validation", fontsize=10)
+    axes.set_title("validation, mean and range over runs" if several else "validation", fontsize=10)
     axes.set_xlabel(name)
     finish_bleu_axes(axes)
 

@@ -49,7 +49,7 @@ def _settings(run: RunResult, split: str) -> dict[str, Any]:
         # A held-out set depends on the training text and on the cleaning rules that run before the split
         rules = data.get("clean") or {}
         values |= {key: data.get(key) for key in ("train", "holdout")}
-        values["clean"] = {key: rules.get(key) for key in ("invalid_utf8", "empty", "same", "duplicates")}
+        values["clean"] = {key: rules.get(key) for key in ("invalid_utf8", "empty", "same", "language", "duplicates")}
     # Mixed corpora may have sets of their own
     values |= {f"corpora.{name}.{split}": (each or {}).get(split) for name, each in (data.get("corpora") or {}).items()}
     bound = run.config.get("trainer", {}).get("val_sentences") if split == "valid" else None

@@ -68,11 +68,18 @@ def choose_pairs(
         For each table, the pairs of groups that are both in it.
 
     Raises:
-        ValueError: A name fits no group of any table, or several groups of one table; a contrast names one group twice.
+        ValueError: A name fits no group of any table, or several groups of one table; a contrast names one group
+            twice, or the groups of another contrast.
     """
     if contrasts:
         chosen = [[_choose(tables, name, "--contrast") for name in names] for names in contrasts]
+        earlier: set[frozenset[int]] = set()
         for names, (one, other) in zip(contrasts, chosen, strict=True):
+            both = {frozenset(map(id, pair)) for pair in zip(one, other, strict=True) if all(pair)}
+            # A difference that is tested twice would count twice in the correction
+            if both & earlier:
+                raise ValueError(f"--contrast {' '.join(names)}: these rows are compared already; leave it out")
+            earlier |= both
             if same := [group for group, base in zip(one, other, strict=True) if group and group is base]:
                 raise ValueError(f"--contrast {' '.join(names)}: both are the row '{same[0].label}'; name two rows")
         pairs = [[(one[number], other[number]) for one, other in chosen] for number in range(len(tables))]
@@ -143,14 +150,15 @@ def _p_values(difference: Difference, margin: float) -> dict[str, float]:
 
 
 def _resampled(pairs: Sequence[tuple[Group, Group]], samples: int) -> list[Resampled | None]:
-    """Bootstrap the groups of each pair that saved their translations."""
-    groups = {group.label: group for pair in pairs for group in pair}.values()
-    translated = [(group.label, run) for group in groups for run in group.runs if run.translated]
+    """Bootstrap the groups of each pair whose runs all saved their translations."""
+    groups = {group.label: group for pair in pairs for group in pair}
+    translated = [run for group in groups.values() for run in group.runs if run.translated]
     counts: dict[str, dict[int, list[np.ndarray]]] = {}
-    for label, run in translated:
+    for label, group in groups.items():
         # Runs without saved sources joined the set by their settings; their text may differ
-        if run.test_lines("ref") == translated[0][1].test_lines("ref"):
-            counts.setdefault(label, {}).setdefault(run.seed, []).append(sentence_counts(run))
+        if all(run.translated and run.test_lines("ref") == translated[0].test_lines("ref") for run in group.runs):
+            for run in group.runs:
+                counts.setdefault(label, {}).setdefault(run.seed, []).append(sentence_counts(run))
     scores = resample_sentences(counts, samples) if len(counts) > 1 else {}
     found = [[scores.get(group.label) for group in pair] for pair in pairs]
     return [resample_seeds(one, other) if one and other else None for one, other in found]

@@ -21,17 +21,19 @@ TOLERANCE = 0.005
 def own_translations(runs: Sequence[RunResult]) -> CollectedRuns:
     """Leave out the test translations that do not belong to the scores of their runs.
 
-    `seq2seq.score --save` may have replaced them with the result of another search.
+    Another program may have replaced them.
 
     Returns:
         All runs, some without translations, and the reasons.
     """
     checked, reasons = [], []
     for run in runs:
-        # Each file is read once, and each table takes the lines from here
-        texts = {side: run.test_lines(side) for side in SIDES}
+        texts: dict[str, list[str]] = {side: [] for side in SIDES}
         read = dataclasses.replace(run, texts=texts)
         try:
+            # Each file is read once, and each table takes the lines from here
+            for side in SIDES:
+                texts[side] = run.test_lines(side)
             if read.translated:
                 check_translations(read)
         except ValueError as error:

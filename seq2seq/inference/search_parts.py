@@ -164,8 +164,9 @@ def make_parts(
                 break
             asked: list[list[int]] = []
             for row in _without_end(tokenizer, [term.target for term in part.terms]):
-                required += len(row)
-                if row and never.isdisjoint(row) and row not in wanted and required < most:
+                fits = required + len(row) < most
+                if row and never.isdisjoint(row) and row not in (*wanted, *asked) and fits:
+                    required += len(row)
                     asked.append(row)
             # A shortlist knows the words of sources, and marks hold words of targets
             allowed = list(itertools.chain.from_iterable(asked)) if part.marked else []

@@ -115,17 +115,20 @@ def _try_steps(mixer: Any, memory: Tensor, mask: Tensor, wrong: str) -> None:
     context = mixer.project(memory, mask) if cross else None
     like = {"device": memory.device, "dtype": memory.dtype}
     state = mixer.init_state(context, positions) if cross else mixer.empty_state(sentences, positions, **like)
-    state, context = expand(state, 2), expand(context, 2) if cross else None
+    state = expand(state, 2)
     reordered = positions // 2
     history = memory.new_empty(2 * sentences, 0, mixer.dim)
     for place in range(positions):
         history = torch.cat([history, torch.randn(2 * sentences, 1, mixer.dim, **like)], 1)
         position = torch.full((2 * sentences,), place)
         y, state = mixer.step(history[:, -1], *([context] if cross else []), state, position)
-        given = context if cross else torch.ones(history.shape[:2], dtype=torch.bool)
+        # A search gives `step` the context of each sentence once, for all its hypotheses
+        given = expand(context, 2) if cross else torch.ones(history.shape[:2], dtype=torch.bool)
         if not _equal(y, mixer(history, given)[:, -1]):
-            why = ", after hypotheses were reordered: the first dimension of a state is the hypothesis"
-            raise ValueError(f"{wrong}.step differs from forward at position {place}{why if place > reordered else ''}")
+            why = ": hypotheses of a sentence are neighboring rows of x, and one row of the context" if cross else ""
+            if place > reordered:
+                why = ", after hypotheses were reordered: the first dimension of a state is the hypothesis"
+            raise ValueError(f"{wrong}.step differs from forward at position {place}{why}")
         if place == reordered:
             index = torch.arange(2 * sentences) // 2 * 2
             state, history = reorder(state, index), history[index]

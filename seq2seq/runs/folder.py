@@ -148,10 +148,17 @@ class RunFolder:
         return self.path / f"test.{side}"
 
     def test_lines(self, side: str) -> list[str]:
-        """Return the lines of `src`, `ref` or `hyp` of the test set; empty if the run saved none."""
+        """Return the lines of `src`, `ref` or `hyp` of the test set; empty if the run saved none.
+
+        Raises:
+            ValueError: The file is not UTF-8.
+        """
         path = self.test_file(side)
-        # At \n alone: splitlines would also split inside a sentence, at U+2028 for example
-        return read_file(path, 1 << 28).decode("utf-8").split("\n")[:-1] if path.is_file() else []
+        try:
+            # At \n alone: splitlines would also split inside a sentence, at U+2028 for example
+            return read_file(path, 1 << 28).decode("utf-8").split("\n")[:-1] if path.is_file() else []
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 ({error.reason} at byte {error.start:,})") from None
 
     def save_test(self, *, src: Sequence[str], ref: Sequence[str], hyp: Sequence[str]) -> None:
         """Write the test set and its translations; line i of each belongs together."""

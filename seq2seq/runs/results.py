@@ -227,12 +227,18 @@ def _read_all(path: Path, split: str) -> list[RunResult | Unusable]:
             folders = [child for child in sorted(path.iterdir()) if child.is_dir() and not child.name.startswith(".")]
             if folders and all(map(is_sweep, folders)):
                 return [Unusable(str(path), "has records of sweeps, whose runs lie next to it: name a sweep")]
-            # Leave out runs/sweeps: the runs of its jobs lie next to it
-            folders = [child for child in folders if is_run(child) or not any(map(is_sweep, child.iterdir()))]
-            results = [read_run(child, split) for child in folders]
+            results = [result for child in folders for result in _read_child(child, split)]
     except OSError as error:
         return [Unusable(str(path), str(error))]
     return results or [Unusable(str(path), "holds no run")]
+
+
+def _read_child(path: Path, split: str) -> list[RunResult | Unusable]:
+    """Read a folder next to runs; runs/sweeps has no run, as the runs of its jobs lie next to it."""
+    try:
+        return [read_run(path, split)] if is_run(path) or not any(map(is_sweep, path.iterdir())) else []
+    except OSError as error:
+        return [Unusable(str(path), str(error))]
 
 
 def is_run(path: Path) -> bool:

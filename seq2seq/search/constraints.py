@@ -33,10 +33,11 @@ STOP = -1
 
 
 class Phrase(NamedTuple):
-    """A phrase: its tokens, and the tokens that would continue its last word."""
+    """A phrase: its tokens, the tokens that would continue its last word, and those after which it begins in a word."""
 
     tokens: Sequence[int]
     barred: frozenset[int] = frozenset()
+    inside: frozenset[int] = frozenset()
 
 
 class Progress(NamedTuple):
@@ -49,19 +50,24 @@ class Progress(NamedTuple):
     current: int = -1
     reached: int = 0
 
-    def after(self, token: int, phrases: Sequence[Phrase]) -> Progress:
-        """Return the progress after one more token, which may break off a phrase and continue another."""
+    def after(self, token: int, phrases: Sequence[Phrase], previous: int | None = None) -> Progress:
+        """Return the progress after one more token, which may break off a phrase and continue another.
+
+        Args:
+            previous: The token before this one; None at the beginning.
+        """
         expected = self._next(phrases)
         if token == expected:
             return self._at(self.current, self.reached + 1, phrases)
         if self.current < 0:
-            return self._begin([token], phrases)
+            return self._begin([token], phrases, previous)
         current = phrases[self.current]
         if expected is None and token not in current.barred:
-            return Progress(self.done | {self.current})._begin([token], phrases)
-        return Progress(self.done)._begin([*current.tokens[: self.reached], token], phrases)
+            return Progress(self.done | {self.current})._begin([token], phrases, current.tokens[-1])
+        # Another phrase with the first token of the one that breaks off may begin where that one did
+        return Progress(self.done)._begin([*current.tokens[: self.reached], token], phrases, None)
 
-    def _begin(self, tokens: list[int], phrases: Sequence[Phrase]) -> Progress:
+    def _begin(self, tokens: list[int], phrases: Sequence[Phrase], previous: int | None) -> Progress:
         """Return the progress after tokens that belong to no phrase yet: the leftmost phrase counts, then the longest.
 
         A broken-off phrase may contain other phrases, or their beginning: 5 5 5 ends in a beginning of 5 5 6.
@@ -75,19 +81,20 @@ class Progress(NamedTuple):
         for start in range(len(tokens)):
             if tokens[start] not in first:
                 continue
-            rest = tokens[start:]
-            for index in unmet:
+            rest, before = tokens[start:], tokens[start - 1] if start else previous
+            whole = [index for index in unmet if before not in phrases[index].inside]
+            for index in whole:
                 if list(phrases[index].tokens[: len(rest)]) == rest:
                     return self._at(index, len(rest), phrases)
-            for index in unmet:
+            for index in whole:
                 size = len(phrases[index].tokens)
                 if rest[:size] == list(phrases[index].tokens) and rest[size] not in phrases[index].barred:
-                    return Progress(self.done | {index})._begin(rest[size:], phrases)
+                    return Progress(self.done | {index})._begin(rest[size:], phrases, rest[size - 1])
         return self
 
     def _at(self, index: int, reached: int, phrases: Sequence[Phrase]) -> Progress:
-        tokens, barred = phrases[index]
-        whole = reached == len(tokens) and not barred
+        phrase = phrases[index]
+        whole = reached == len(phrase.tokens) and not phrase.barred
         return Progress(self.done | {index}) if whole else Progress(self.done, index, reached)
 
     def _next(self, phrases: Sequence[Phrase]) -> int | None:
@@ -116,9 +123,14 @@ class Progress(NamedTuple):
 
 
 class Followed:
-    """The progress of a search's hypotheses, each computed from the progress one token earlier."""
+    """The progress of a search's hypotheses, each computed from the progress one token earlier.
+
+    Attributes:
+        last: The last token of each sentence's hypotheses; None at the beginning.
+    """
 
     def __init__(self) -> None:
+        self.last: list[list[int | None]] = []
         self._words: Words | None = None
         # Progress after the last step, by phrases and tokens
         self._known: dict[tuple[tuple[int, ...], tuple[int, ...]], Progress] = {}
@@ -129,6 +141,7 @@ class Followed:
         before = self._known if words == self._words else {}
         self._words = words
         self._known = {}
+        self.last = []
         tokens = rows.tokens.tolist()
         lengths = rows.position.tolist()
         found = []
@@ -140,10 +153,11 @@ class Followed:
                 if old is None or not written:
                     new = follow(written, phrases[row])
                 else:
-                    new = old.after(written[-1], phrases[row])
+                    new = old.after(written[-1], phrases[row], written[-2] if len(written) > 1 else None)
                 self._known[tuple(flat), written] = new
                 beam.append(new)
             found.append(beam)
+            self.last.append([ids[lengths[row] - 1] if lengths[row] else None for ids in tokens[row]])
         return found
 
 
@@ -194,9 +208,8 @@ class Constrained(Selection):
                 log_probs.update(zip(best_tokens[row][parent], best_totals[row][parent], strict=True))
                 state = progress[row][parent]
                 character = partial[row][parent] if scores.characters else 0
-                candidates += self._extensions(
-                    parent, log_probs, state, phrases[row], left[row], scores.characters, character
-                )
+                given = (phrases[row], self._followed.last[row][parent], left[row], scores.characters, character)
+                candidates += self._extensions(parent, log_probs, state, *given)
             # NaN ranks first, so that the host finds it
             candidates.sort(key=lambda each: (not math.isnan(each.log_prob), -each.log_prob))
             ended, open_ones = self._allocate(candidates, _length(phrases[row]), size)
@@ -235,6 +248,7 @@ class Constrained(Selection):
         log_probs: dict[int, float],
         progress: Progress,
         phrases: list[Phrase],
+        previous: int | None,
         left: int,
         characters: Characters | None,
         character: int,
@@ -243,6 +257,7 @@ class Constrained(Selection):
 
         Args:
             log_probs: log p of the hypothesis with each next token.
+            previous: Its last token.
             left: Number of tokens after the next one, including the end.
             character: State of the character that byte pieces have begun.
         """
@@ -251,7 +266,7 @@ class Constrained(Selection):
         for token, log_prob in log_probs.items():
             if log_prob == NEVER:
                 continue
-            after = progress.after(token, phrases)
+            after = progress.after(token, phrases, previous)
             met = after.met(phrases)
             if token == self.eos:
                 possible = len(after.done) == len(phrases)
@@ -284,8 +299,15 @@ class Constrained(Selection):
 
 
 def guarded(phrases: Sequence[Sequence[int]], words: Words) -> list[Phrase]:
-    """Return phrases with the tokens that would continue their last words."""
-    return [Phrase(tokens, words.going_on if tokens[-1] in words.unended else frozenset()) for tokens in phrases]
+    """Return phrases with the tokens that would continue their last words, or be continued by their first words."""
+    return [
+        Phrase(
+            tokens,
+            words.going_on if tokens[-1] in words.unended else frozenset(),
+            words.unended if tokens[0] in words.going_on else frozenset(),
+        )
+        for tokens in phrases
+    ]
 
 
 def _length(phrases: Sequence[Phrase]) -> int:
@@ -294,9 +316,9 @@ def _length(phrases: Sequence[Phrase]) -> int:
 
 def follow(ids: Sequence[int], phrases: Sequence[Phrase]) -> Progress:
     """Return the progress after these tokens."""
-    progress = Progress()
+    progress, previous = Progress(), None
     for token in ids:
-        progress = progress.after(token, phrases)
+        progress, previous = progress.after(token, phrases, previous), token
     return progress
 
 

@@ -24,6 +24,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict, read_write
 
 from seq2seq.sweeps.job_records import Job, Process, read_jobs, write_sweep
+from seq2seq.system.slurm import launched_by_slurm
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ def record_stop(status: Any) -> None:
     names = {128 + number: number.name for number in signal.Signals}
     here = job_folder()
     # SLURM knows the state of its jobs, and may have requeued this one
-    if here is None or status not in names or "SLURM_JOB_ID" in os.environ or not _first_task():
+    if here is None or status not in names or launched_by_slurm() or not _first_task():
         return
     if job := Job.read(here):
         dataclasses.replace(job, state="failed", error=f"stopped ({names[status]}); continue with resume=auto").write()

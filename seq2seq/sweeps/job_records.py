@@ -13,7 +13,7 @@ from pathlib import Path
 
 from seq2seq.system.files import write_json
 from seq2seq.system.json_file import read_json, read_json_or_none
-from seq2seq.system.slurm import this_job
+from seq2seq.system.slurm import launched_by_slurm, this_job
 
 RECORD = "job.json"
 # Holds the process of a job that has not started. The launcher writes this file; the job itself writes the record.
@@ -36,17 +36,20 @@ class Process:
         host: Name of the host.
         pid: Process id on the host.
         slurm: Number of the SLURM job: `7`, or `7_2` in an array.
+        inside: The process was started inside the SLURM job, and may end before it; else SLURM launched it.
     """
 
     host: str = ""
     pid: int = 0
     slurm: str = ""
+    inside: bool = False
 
     @classmethod
     def here(cls, pid: int | None = None) -> Process:
         """Describe a process of this host; by default this process, and the SLURM job that it is part of."""
         slurm = this_job() if pid is None else ""
-        return cls(host=socket.gethostname(), pid=pid or os.getpid(), slurm=slurm)
+        inside = bool(slurm) and not launched_by_slurm()
+        return cls(host=socket.gethostname(), pid=pid or os.getpid(), slurm=slurm, inside=inside)
 
     @property
     def local(self) -> bool:
@@ -55,8 +58,9 @@ class Process:
 
     def alive(self) -> bool:
         """Return False if the process is known to be gone, from SLURM or on this host."""
-        if self.slurm and (state := slurm_state(self.slurm)) is not None:
-            # A requeued job has no process, but is not over
+        state = slurm_state(self.slurm) if self.slurm else None
+        # A requeued job has no process, but is not over
+        if state is not None and (state in OVER or not (self.inside and self.local)):
             return state not in OVER
         # Processes of other hosts cannot be checked and count as alive
         if not self.local or not self.pid:
@@ -185,7 +189,8 @@ class Job:
         # SLURM's state tells a job that a person canceled from one that failed
         state = slurm_state(self.process.slurm) if self.process.slurm else None
         if self.state == "running":
-            return f"SLURM ended it ({state})" if state else "its process is gone (killed, or its machine went down)"
+            ended = state and state in OVER
+            return f"SLURM ended it ({state})" if ended else "its process is gone (killed, or its machine went down)"
         if state in ("", "CANCELLED"):
             return "cancelled before it started"
         return f"ended before it started ({f'SLURM: {state}' if state else 'its process is gone'})"

@@ -12,3 +12,8 @@ def this_job() -> str:
     # In a task of an array, SLURM_JOB_ID is another number, which `squeue --array` does not print; in the last task, it
     # is the number of the whole array
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID", "")
+
+
+def launched_by_slurm() -> bool:
+    """Return True in a job that submitit gave to SLURM; False in other processes, also inside an allocation."""
+    return os.environ.get("SUBMITIT_EXECUTOR") == "slurm"

@@ -212,6 +212,9 @@ def test_contrasts_are_compared_alone(tmp_path, capsys):
     assert "choose from" in capsys.readouterr().err
     assert compare.main([*paths, "--contrast", "lstm", str(tmp_path / "lstm" / "2")]) == 2
     assert "both are the row 'lstm'" in capsys.readouterr().err
+    # Holm would count the difference twice
+    assert compare.main([*paths, "--contrast", "lstm", "gru", "--contrast", "gru", str(tmp_path / "lstm" / "2")]) == 2
+    assert "compared already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -418,6 +421,10 @@ def test_groups_are_distinguished_by_whole_values(tmp_path, capsys):
     printed = capsys.readouterr().out
     rows = cells(printed)
     assert [row["settings"] for row in rows] == [f"model.dropout={x}" for x in ("0.2", "0.30000000000000004", "0.3")]
+    # True is 1, as in the model
+    for seed, value in enumerate((True, 1)):
+        write_run(tmp_path / "flags" / str(seed), refs, seed=seed, model={"flag": value})
+    assert len(group_runs(collect([str(tmp_path / "flags")], "test").runs)) == 1
     differences = [float(row["BLEU"]) - float(rows[0]["BLEU"]) for row in rows[1:]]
     assert deltas(rows, printed) == pytest.approx(differences, abs=0.011)
 
@@ -634,8 +641,8 @@ def test_validation_sets_are_told_apart_by_their_settings(tmp_path, capsys):
     for name, size in (("nine", 9), ("five", 5)):
         write_run(tmp_path / "sizes" / name, refs, data={"name": "held", "train": "all", "holdout": size})
     assert len(scored_sets(collect([str(tmp_path / "sizes")], "valid").runs, "valid")) == 2
-    for name, clean in (("five", True), ("six", False)):
-        data = {"name": "held", "train": "all", "holdout": 9, "clean": {"duplicates": clean}}
+    for name, clean in (("five", {"duplicates": True}), ("six", {"duplicates": False})):
+        data = {"name": "held", "train": "all", "holdout": 9, "clean": clean}
         write_run(tmp_path / "held" / name, refs, data=data)
     assert compare.main([str(tmp_path / "held"), "--split", "valid"]) == 0
     headings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("## ")]
@@ -750,6 +757,17 @@ def test_runs_without_translations_have_no_significance(tmp_path, capsys):
     assert "no bootstrap: gru, lightconv" in printed
     # The legend explains no column that is not there
     assert printed.count("bootstrap") == 1
+    # The bootstrap of a row is over all its seeds, or is not made
+    refs = references(20)
+    for mixer in ("lstm", "mlp"):
+        for seed in (1, 2):
+            write_run(tmp_path / "some" / f"{mixer}{seed}", refs, mixer=mixer, seed=seed)
+    (tmp_path / "some" / "mlp2" / "test.hyp").write_bytes(b"\xe9\n")
+    assert compare.main([str(tmp_path / "some"), "--baseline", "lstm"]) == 0
+    printed = capsys.readouterr()
+    assert "bootstrap p" not in against("lstm", printed.out)["mlp"]
+    assert "no bootstrap: mlp2" in printed.out
+    assert "mlp2/test.hyp is not UTF-8" in printed.err
 
 
 def test_lines_of_the_test_set_end_at_newlines_only(tmp_path):

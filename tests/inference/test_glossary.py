@@ -114,12 +114,29 @@ def test_terms_that_cannot_be_placed_are_left_out(translator):
     long = "house " * 150
     (found,) = translator.translate(lines, glossary={"Hund": long}, note=lambda note: None)
     assert (found[0].text, found[0].terms) == (plain[0][0].text, (Term("Hund", long.strip(), False),))
+    # A term that is left out takes no room of those after it
+    (found,) = translator.translate(lines, glossary={"Hund": long, "kommt": "you"}, note=lambda note: None)
+    assert [term.found for term in found[0].terms] == [False, True]
     search = translator._search
     translator._search = lambda sources, *rest: (
         ([(0, [])] for _ in sources) if sources[0].phrases else search(sources, *rest)
     )
     (found,) = translator.translate(lines, glossary={"Hund": "dog"}, note=lambda note: None)
     assert (found[0].text, found[0].score) == (plain[0][0].text, plain[0][0].score)
+
+
+def test_targets_that_the_tokenizer_makes_equal_are_required_once(translator, monkeypatch):
+    encode, search, asked = translator.tokenizer.encode_tgt, translator._search, []
+    monkeypatch.setattr(translator.tokenizer, "encode_tgt", lambda texts: encode([text.lower() for text in texts]))
+
+    def spy(sources, *rest):
+        asked.extend(len(source.phrases) for source in sources.values())
+        return search(sources, *rest)
+
+    monkeypatch.setattr(translator, "_search", spy)
+    terms = {"Hund": "dog", "kommt": "Dog"}
+    translator.translate(["Der Hund kommt."], glossary=terms, note=lambda note: None)
+    assert max(asked) == 1
 
 
 def test_a_suppressed_term_leaves_the_others(translator):

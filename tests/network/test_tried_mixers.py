@@ -82,6 +82,15 @@ class WholeSource(CrossAttention):
         return super().project(memory, torch.ones_like(memory_mask))
 
 
+class FoldedWrongly(CrossAttention):
+    """Each hypothesis reads the source of another sentence."""
+
+    def step(self, x, context, state, position):
+        sentences = context.key.shape[0]
+        y = self.forward(x.view(-1, sentences, self.dim).transpose(0, 1), context)  # (B, beam, D)
+        return y.transpose(0, 1).reshape(x.shape), state
+
+
 @pytest.mark.parametrize(
     ("mixer", "causal", "key"),
     [
@@ -103,6 +112,11 @@ def test_a_wrong_mixer_is_named(mixer, causal, key):
 def test_a_cross_mixer_that_reads_padding_is_named():
     with pytest.raises(ValueError, match=r"WholeSource\.forward depends on padding"):
         try_mixer(WholeSource(dim=8, memory_dim=8, num_heads=2))
+
+
+def test_a_cross_mixer_that_mixes_up_hypotheses_is_named():
+    with pytest.raises(ValueError, match=r"FoldedWrongly\.step differs .* position 0: .*one row of the context"):
+        try_mixer(FoldedWrongly(dim=8, memory_dim=8, num_heads=2))
 
 
 def test_mixers_of_settings_are_tried_where_they_are_used(monkeypatch):

@@ -29,10 +29,12 @@ def constrained(model, given, settings, rows=2, words=WORDS, shortlist=None):
 
 
 def has(ids: list[int], phrase: list[int], words: Words = WORDS) -> bool:
-    """Return True if the phrase is in ids and the next token does not continue its last word."""
-    starts = [i for i in range(len(ids)) if ids[i : i + len(phrase)] == phrase]
-    after = [ids[i + len(phrase)] if i + len(phrase) < len(ids) else EOS for i in starts]
-    return any(phrase[-1] not in words.unended or token not in words.going_on for token in after)
+    """Return True if the phrase is in ids as whole words, neither begun nor continued by the tokens around it."""
+    around = [EOS, *ids, EOS]
+    pairs = [(around[i], around[i + len(phrase) + 1]) for i in range(len(ids)) if ids[i : i + len(phrase)] == phrase]
+    inside = words.unended if phrase[0] in words.going_on else ()
+    barred = words.going_on if phrase[-1] in words.unended else ()
+    return any(before not in inside and after not in barred for before, after in pairs)
 
 
 @pytest.mark.parametrize("phrases", [[[4]], [[5, 4]], [[1], [5]], [[4, 4]], [[4], [5]]], ids=str)
@@ -170,6 +172,18 @@ def test_progress_waits_for_the_end_of_a_word():
     assert follow([7, 4, 6], phrases) == Progress(frozenset({1}))
     assert follow([7, 4, 8, 6], phrases) == Progress(frozenset({0, 1}))
     assert follow([7, 4, 7], phrases) == follow([7, 4, EOS], phrases) == Progress(frozenset({0}))
+
+
+def test_a_phrase_does_not_begin_inside_a_word():
+    """Pieces of Moses and BPE mark the end of a word: `hund▁` (5) after `Schäfer` (4) is a part of Schäferhund."""
+    words = Words.of(["<s>", "</s>", "<unk>", "</w>", "Schäfer", "hund▁", "der▁"])
+    assert guarded([[5], [6, 5]], words) == [Phrase([5], inside=frozenset({4})), Phrase([6, 5], inside=frozenset({4}))]
+    phrases = guarded([[5]], words)
+    assert follow([4, 5], phrases).done == set()
+    assert follow([5], phrases).done == follow([6, 5], phrases).done == follow([4, 5, 5], phrases).done == {0}
+    both = guarded([[5, 5], [6, 5]], words)
+    assert follow([5, 4, 5, 5], both).done == set()
+    assert follow([4, 5, 6, 5, 5, 5], both).done == {0, 1}
 
 
 def test_words_of_pieces():

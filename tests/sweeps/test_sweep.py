@@ -162,6 +162,15 @@ def test_states_of_a_slurm_array_are_asked_for_once(tmp_path, monkeypatch):
     alive = [Process("node1", 1, f"7_{index}").alive() for index in range(4)]
     assert alive == [True, False, True, False]
     assert len((tmp_path / "squeue.asked").read_text().splitlines()) == 1
+    # A process of this machine inside an allocation may end before it
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    monkeypatch.setenv("SLURM_JOB_ID", "7_0")
+    monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
+    assert Process.here().alive()
+    assert not dataclasses.replace(Process.here(), pid=ended.pid).alive()
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
+    assert dataclasses.replace(Process.here(), pid=ended.pid).alive()
     # Without an answer a job counts as alive
     queue(tmp_path, monkeypatch, status=1)
     assert Process("node1", 1, "7_3").alive()
