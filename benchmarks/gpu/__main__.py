@@ -5,11 +5,11 @@
     python -m benchmarks.gpu --pack FOLDER --corpora CORPORA    # before: data and wheels for the other machine
 
 Every part runs in a separate process with its own time limit: replayed training steps against plain ones, bit for bit;
-attention by its backends; the host's cost of a launch; the training command with four mixers; the kernels; eager and
-compiled steps in two sizes; decoding; the tests in parallel; memory; optimizers; launch settings; quality. DIR has
-results.json, log.txt and verdicts.md after every part. The command ends within its budget, with all processes that it
-started; the exit status is 3 if parts are left, and 1 if some failed. It needs torch, triton and numpy; parts that need
-other packages or data say so. Without a GPU it rehearses the same parts with tiny sizes.
+attention by its backends; the training command with four mixers; the kernels; eager and compiled steps in two sizes;
+decoding; the tests in parallel; memory; optimizers; launch settings; quality. DIR has results.json, log.txt and
+verdicts.md after every part. The command ends within its budget, with all processes that it started; the exit status is
+3 if parts are left, and 1 if some failed. It needs torch, triton and numpy; parts that need other packages or data say
+so. Without a GPU it rehearses the same parts with tiny sizes.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ _MODULES = {
     "replay": "replays",
     "attention": "attention",
     "norm": "norms",
-    "launch": "launch",
     "sdpa": "attention",
     "kernels": "kernels",
     "tune": "kernels",
