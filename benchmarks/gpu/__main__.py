@@ -24,8 +24,9 @@ from pathlib import Path
 from benchmarks.gpu import verdicts
 from benchmarks.gpu.pack import COMMAND_TEXT
 from benchmarks.gpu.plan import OPEN, Part, open_parts, parts_of
-from benchmarks.gpu.records import FAILED, ROOT, Results, write_atomically
+from benchmarks.gpu.records import FAILED, ROOT, Results
 from benchmarks.gpu.runner import Runner
+from seq2seq.system.files import write_text
 
 UNFINISHED = 3
 
@@ -101,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results.parts.pop("machine", None)
     complete = runner.run([part for part in parts_of(device) if part.name == "machine" or part in wanted])
     text = verdicts.page(results)
-    write_atomically(folder / "verdicts.md", text)
+    write_text(folder / "verdicts.md", text)
     print(text)
     if not complete:
         print(f"parts are left; continue with --resume {folder}")
