@@ -189,11 +189,9 @@ class Cost(NamedTuple):
 def costs(overrides: Sequence[str], rounds: int = 5) -> dict[str, Cost]:
     """Measure every row's model at these settings, in turns; the best of all rounds counts."""
     import torch
-    from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
 
     from seq2seq.network.build import build_model
-    from seq2seq.system.resources import conf_dir
+    from seq2seq.settings.compose import resolved_settings
     from seq2seq.training.machine.flops import training_flops
 
     torch.set_num_threads(1)
@@ -201,13 +199,12 @@ def costs(overrides: Sequence[str], rounds: int = 5) -> dict[str, Cost]:
     src = torch.randint(4, VOCABULARY["src_vocab_size"], (rows, length))
     models: dict[str, Any] = {}
     flops: dict[str, float] = {}
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        for row in ROWS:
-            composed = compose("train", ["experiment=ablation_wu", f"{KEY}={row.name}", *overrides])
-            plain = {key: OmegaConf.to_container(composed[key], resolve=True) for key in ("model", "mixer")}
-            counter = training_flops(plain | VOCABULARY)
-            flops[row.name] = counter(rows, length, length) if counter else math.nan
-            models[row.name] = build_model(plain | VOCABULARY)
+    for row in ROWS:
+        composed = resolved_settings(["experiment=ablation_wu", f"{KEY}={row.name}", *overrides])
+        plain = {key: composed[key] for key in ("model", "mixer")} | VOCABULARY
+        counter = training_flops(plain)
+        flops[row.name] = counter(rows, length, length) if counter else math.nan
+        models[row.name] = build_model(plain)
     best: dict[str, tuple[float, float]] = dict.fromkeys(models, (math.inf, math.inf))
     for _ in range(rounds):
         for name, model in models.items():

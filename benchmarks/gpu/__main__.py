@@ -5,11 +5,11 @@
     python -m benchmarks.gpu --pack FOLDER --corpora CORPORA    # before: data and wheels for the other machine
 
 Every part runs in a separate process with its own time limit: replayed training steps against plain ones, bit for bit;
-attention by its backends; the host's cost of a launch; the training command with four mixers; the kernels; eager and
-compiled steps in two sizes; decoding; the tests in parallel; memory; optimizers; launch settings; quality. DIR has
-results.json, log.txt and verdicts.md after every part. The command ends within its budget, with all processes that it
-started; the exit status is 3 if parts are left, and 1 if some failed. It needs torch, triton and numpy; parts that need
-other packages or data say so. Without a GPU it rehearses the same parts with tiny sizes.
+attention by its backends; the training command with four mixers; the kernels; eager and compiled steps in two sizes;
+decoding; the tests in parallel; memory; optimizers; launch settings; quality. DIR has results.json, log.txt and
+verdicts.md after every part. The command ends within its budget, with all processes that it started; the exit status is
+3 if parts are left, and 1 if some failed. It needs torch, triton and numpy; parts that need other packages or data say
+so. Without a GPU it rehearses the same parts with tiny sizes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from pathlib import Path
 from benchmarks.gpu import verdicts
 from benchmarks.gpu.pack import COMMAND_TEXT
 from benchmarks.gpu.plan import OPEN, Part, open_parts, parts_of
-from benchmarks.gpu.records import FAILED, ROOT, Results, write_atomically
+from benchmarks.gpu.records import FAILED, ROOT, Results
 from benchmarks.gpu.runner import Runner
+from seq2seq.system.files import write_text
 
 UNFINISHED = 3
 
@@ -101,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results.parts.pop("machine", None)
     complete = runner.run([part for part in parts_of(device) if part.name == "machine" or part in wanted])
     text = verdicts.page(results)
-    write_atomically(folder / "verdicts.md", text)
+    write_text(folder / "verdicts.md", text)
     print(text)
     if not complete:
         print(f"parts are left; continue with --resume {folder}")

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.data import data_plan
 from benchmarks.gpu.command import settings
 from benchmarks.gpu.machine import wait
 from benchmarks.train import SMOOTHING, marian_model
@@ -21,7 +20,9 @@ from seq2seq.data.batching import Batch
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.compose import resolved_settings
+from seq2seq.training.checks import make_data_plan
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
+from seq2seq.training.plan import make_plan
 
 if TYPE_CHECKING:
     from benchmarks.gpu.part import PartJob
@@ -40,7 +41,8 @@ def run(job: PartJob) -> None:
         job.save(missing="transformers")
         return
     device = torch.device(job.device)
-    data = prepare_corpora(data_plan(resolved_settings(settings(job, "transformer", "16384"))))
+    config = resolved_settings(settings(job, "transformer", "16384"))
+    data = prepare_corpora(make_data_plan(make_plan(config, mixer="transformer"), None))
     loader = TranslationDataModule(data).train_dataloader()
     batches = [
         Batch(*(part.to(device) for part in batch)) for batch in itertools.islice(loader, _BATCHES if job.on_gpu else 3)

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.records import LEFT_OUT, file_name, write_atomically
+from benchmarks.gpu.records import LEFT_OUT, file_name
+from seq2seq.system.files import write_text
 
 # Module of each kind of work; it has a function `run(job)`.
 _MODULES = {
@@ -25,7 +26,6 @@ _MODULES = {
     "replay": "replays",
     "attention": "attention",
     "norm": "norms",
-    "launch": "launch",
     "sdpa": "attention",
     "kernels": "kernels",
     "tune": "kernels",
@@ -70,6 +70,7 @@ class PartJob:
         self.on_gpu = device == "cuda"
         self.deadline = time.monotonic() + limit
         self.path = folder / "parts" / f"{file_name(name)}.json"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         self.result: dict[str, Any] = {}
 
     @property
@@ -94,7 +95,7 @@ class PartJob:
         """Add values to the result, and write it."""
         self.result |= values
         text = json.dumps({"part": self.name, **self.result}, ensure_ascii=False, default=str)
-        write_atomically(self.path, text)
+        write_text(self.path, text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

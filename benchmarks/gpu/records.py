@@ -11,9 +11,10 @@ from __future__ import annotations
 import datetime
 import fcntl
 import json
-import os
 from pathlib import Path
 from typing import IO, Any
+
+from seq2seq.system.files import write_text
 
 ROOT = Path(__file__).resolve().parents[2]  # root of the repository
 # Description of a prepared folder.
@@ -23,14 +24,6 @@ DONE, FAILED, STOPPED, INTERRUPTED = "done", "failed", "stopped", "interrupted"
 # Exit status of a part that left something out for lack of time.
 LEFT_OUT = 3
 _LOG_LINES = 150
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file atomically, so that a kill leaves the old or the new text."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(text, encoding="utf-8")
-    os.replace(fresh, path)
 
 
 def file_name(part: str) -> str:
@@ -103,7 +96,7 @@ class Results:
 
     def save(self) -> None:
         """Write results.json."""
-        write_atomically(self.path, json.dumps(self.data, ensure_ascii=False, indent=1) + "\n")
+        write_text(self.path, json.dumps(self.data, ensure_ascii=False, indent=1) + "\n")
 
     def _append_log(self, part: str, state: str) -> None:
         path = self.log(part)

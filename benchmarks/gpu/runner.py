@@ -15,17 +15,8 @@ from typing import Any
 
 from benchmarks.gpu import verdicts
 from benchmarks.gpu.plan import Part
-from benchmarks.gpu.records import (
-    DATA_FILE,
-    DONE,
-    FAILED,
-    INTERRUPTED,
-    LEFT_OUT,
-    ROOT,
-    STOPPED,
-    Results,
-    write_atomically,
-)
+from benchmarks.gpu.records import DATA_FILE, DONE, FAILED, INTERRUPTED, LEFT_OUT, ROOT, STOPPED, Results
+from seq2seq.system.files import write_text
 
 # Seconds for ending the last part and writing the page.
 _RESERVE = 8.0
@@ -138,7 +129,7 @@ class Runner:
             page = verdicts.page(self.results)
         except Exception as error:  # the page can be made again later
             page = f"The page could not be made: {type(error).__name__}: {error}\n"
-        write_atomically(self.results.folder / "verdicts.md", page)
+        write_text(self.results.folder / "verdicts.md", page)
 
     def _handle_signals(self) -> None:
         signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -16,7 +16,6 @@ from unittest import mock
 
 import torch
 
-from benchmarks.data import data_plan
 from benchmarks.gpu.command import settings
 from seq2seq import checkpoint, translate
 from seq2seq.data.preparation import prepare_corpora
@@ -25,6 +24,8 @@ from seq2seq.inference.line_stream import LineStream
 from seq2seq.metadata import describe
 from seq2seq.network.build import build_model
 from seq2seq.settings.compose import resolved_settings
+from seq2seq.training.checks import make_data_plan
+from seq2seq.training.plan import make_plan
 
 if TYPE_CHECKING:
     from benchmarks.gpu.part import PartJob
@@ -36,7 +37,7 @@ _LINES, _LENGTH = 3000, 27
 def run(job: PartJob) -> None:
     """Run the command three times: on some sentences, to load kernels, and twice on all."""
     config = resolved_settings(settings(job, "transformer", "16384"))
-    data = prepare_corpora(data_plan(config))
+    data = prepare_corpora(make_data_plan(make_plan(config, mixer="transformer"), None))
     count, length, beam = (_LINES, _LENGTH, 5) if job.on_gpu else (6, 9, 2)
     lines = list(itertools.islice(sentences(data.tokenizer, data.sources("test"), length), count))
     job.save(sentences=count, length=length, beam=beam)

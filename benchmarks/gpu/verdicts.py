@@ -22,7 +22,7 @@ def page(results: Results) -> str:
         ("Fast?", _fast),
         ("Training command", _commands),
         ("Replayed and eager steps", _steps),
-        ("Attention, launches", _attention),
+        ("Attention", _attention),
         ("Dropout, sum and norm of a sublayer", _norms),
         ("Marian, translate, fifteen runs", _comparisons),
         ("Compiled steps", _compiled_steps),
@@ -223,9 +223,6 @@ def _attention(results: Results) -> Iterator[str]:
                 for way, one in ways.items()
             ]
             yield f"- {shape}, us forward, both (GB/s): {'; '.join(times)}"
-    launches = {name: us for name, us in results.result("launch").items() if name != "part"}
-    if launches:
-        yield "- us of the host: " + ", ".join(f"{name} {number(us, '.1f')}" for name, us in launches.items())
     for way, names in results.result("sdpa").items():
         if way != "part":
             shown = ", ".join(dict.fromkeys(name.split(".")[-2] for name in names))

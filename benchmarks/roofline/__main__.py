@@ -1,11 +1,10 @@
 """Count the instructions of the compiled kernels, and estimate their share of the roofline, without a GPU.
 
-    python -m benchmarks.roofline [--out DIR] [--name NAME]
+    python -m benchmarks.roofline [--out DIR]
 
 It compiles each call for sm_90 with the installed Triton, reads its machine code, and estimates its time on an H100 and
-an H200 (benchmarks/roofline/estimate.py explains how; nothing is measured). --out writes DIR/NAME-VERSION.json and
-DIR/roofline.md, a table of all such files in DIR, with "before" next to "now" for every compiler. `make aot` does this
-for two compilers. To count another version of the kernels, run this folder's code in its checkout with --name before.
+an H200 (benchmarks/roofline/estimate.py explains how; nothing is measured). --out writes DIR/triton-VERSION.json and
+DIR/roofline.md, a table of all such files in DIR. `make aot` does this for two compilers.
 
 All calls are in bfloat16 with 1,024 channels in 16 heads, causal, with ends of sentences and 65,536 tokens, in
 sentences of 1,024 tokens and of 27, the mean of the training data. "drop" is DropConnect.
@@ -14,6 +13,7 @@ sentences of 1,024 tokens and of 27, the mean of the training data. "drop" is Dr
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,6 @@ from benchmarks.roofline.machine_code import executed
 from seq2seq.kernels.launch_config import ONE_TILE
 
 LENGTHS = (1024, 27)
-NAMES = ("before", "now")
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "dynamicconv": [{}, {"drop": 0.1}, {"drop": 0.1, "taps": 15}, {"drop": 0.1, "taps": 3}, {"drop": 0.1, "taps": 63}],
     "lightconv": [{}, {"glu": True}, {"glu": True, "taps": 15}, {"glu": True, "taps": 3}, {"glu": True, "taps": 63}],
@@ -72,12 +71,8 @@ def count(op: str, direction: str, shape: Shape, compiler: Compiler) -> Row:
     return row
 
 
-def page(results: dict[tuple[str, str], list[Row]]) -> str:
-    """Format the table of all results.
-
-    Args:
-        results: Rows by name ("before" or "now") and version of Triton.
-    """
+def page(results: dict[str, list[Row]]) -> str:
+    """Format the table of all results: rows by version of Triton."""
     lines = [
         "# Kernels by their machine code, and the share of the roofline that it allows: an estimate",
         "",
@@ -86,36 +81,30 @@ def page(results: dict[tuple[str, str], list[Row]]) -> str:
         "them, not measured** (`benchmarks/roofline/estimate.py`): on an H100 at 3.0 TB/s, an H200 at 4.3 TB/s.",
         "",
         "Instructions are a warp's: of the loop from tile to tile (of the whole kernel where it has no loop), and",
-        "of a whole program. 'warps' are those that fit on a multiprocessor. 'before -> now' where they differ.",
+        "of a whole program. 'warps' are those that fit on a multiprocessor.",
         "",
     ]
     for length in LENGTHS:
         lines += [f"## Sentences of {length:,} tokens", "", *_section(results, length)]
     missed = sorted({text for rows in results.items() for text in _missed(*rows)})
     wanted = ", ".join(f"{way} at T = {length:,} {floor:.0%}" for (way, length), floor in FLOORS.items())
-    lines += ["## Floors", "", f"Wanted of an H200: {wanted}. Estimated to be missed now:", ""]
+    lines += ["## Floors", "", f"Wanted of an H200: {wanted}. Estimated to be missed:", ""]
     return "\n".join([*lines, *(missed or ["none"])])
 
 
-def _section(results: dict[tuple[str, str], list[Row]], length: int) -> list[str]:
-    """Format one line for each call and compiler; each cell has the counts before and now."""
-    versions = sorted({version for _, version in results})
-    keys = dict.fromkeys(_key(row) for rows in results.values() for row in rows if row["T"] == length)
-    body = []
-    for key in keys:
-        for version in versions:
-            rows = [row for name in NAMES for row in results.get((name, version), []) if _key(row) == key]
-            cells = [" -> ".join(dict.fromkeys(_cells(row)[n] for row in rows)) for n in range(len(HEAD) - 2)]
-            about = [f"{key[0]} {key[1]}", *([f"K {key[3]}"] if key[3] else []), *([key[4]] if key[4] else [])]
-            body.append((", ".join(about), version, *cells))
-    return table(HEAD, body)
+def _section(results: dict[str, list[Row]], length: int) -> list[str]:
+    """Format one line for each call and compiler."""
+    body: dict[str, list[tuple[str, ...]]] = {}
+    for version, rows in results.items():
+        for row in rows:
+            if row["T"] == length:
+                about = f"{row['op']} {row['direction']}"
+                about += (f", K {row['K']}" if row["K"] else "") + (f", {row['with']}" if row["with"] else "")
+                body.setdefault(about, []).append((about, version, *_cells(row)))
+    return table(HEAD, itertools.chain.from_iterable(body.values()))
 
 
 HEAD = ("call", "Triton", "a tile", "a program", "registers", "spills", "shared KB", "warps", "H100 %", "H200 %")
-
-
-def _key(row: Row) -> tuple[Any, ...]:
-    return row["op"], row["direction"], row["T"], row["K"], row["with"]
 
 
 def _cells(row: Row) -> list[str]:
@@ -127,23 +116,19 @@ def _cells(row: Row) -> list[str]:
     return cells + [f"{100 * row[gpu]['share']:.0f}" for gpu in BANDWIDTH]
 
 
-def _missed(key: tuple[str, str], rows: list[Row]) -> Iterator[str]:
-    """Yield a line for each call that is now below its floor."""
-    name, version = key
+def _missed(version: str, rows: list[Row]) -> Iterator[str]:
+    """Yield a line for each call that is below its floor."""
     for row in rows:
         floor, share = FLOORS[row["direction"], row["T"]], row["H200"]["share"]
-        if name == "now" and share < floor:
+        if share < floor:
             given = f"{row['op']} {row['direction']}, T {row['T']:,}, K {row['K']} {row['with']}".strip()
             yield f"- Triton {version}, {given}: {share:.0%} of {floor:.0%}"
 
 
-def read(folder: Path) -> dict[tuple[str, str], list[Row]]:
-    """Return the rows of every file in a folder, by name and version."""
-    found = {}
-    for file in sorted(folder.glob("*.json")):
-        result = json.loads(file.read_text(encoding="utf-8"))
-        found[result["name"], result["triton"]] = result["rows"]
-    return found
+def read(folder: Path) -> dict[str, list[Row]]:
+    """Return the rows of every file in a folder, by version of Triton."""
+    results = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
+    return {result["triton"]: result["rows"] for result in results}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -151,17 +136,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.roofline", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--out", type=Path, help="folder for the counts and the table")
-    parser.add_argument("--name", choices=NAMES, default="now", help="the kernels' version")
     options = parser.parse_args(arguments)
     compiler = Compiler()
     rows = [count(*call, compiler) for call in calls()]
     import triton
 
-    results = {(options.name, triton.__version__): rows}
+    results = {triton.__version__: rows}
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
-        result = {"name": options.name, "triton": triton.__version__, "rows": rows}
-        file = options.out / f"{options.name}-{triton.__version__}.json"
+        result = {"triton": triton.__version__, "rows": rows}
+        file = options.out / f"triton-{triton.__version__}.json"
         file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         results = read(options.out)
         (options.out / "roofline.md").write_text(page(results) + "\n", encoding="utf-8")

@@ -14,7 +14,7 @@ class Operation:
     """Operation on tensors that is one node of a graph, torch.ops.seq2seq.<name>.
 
     A call through torch's registry of operators costs the host twice as much as the implementation itself
-    (benchmarks.host_time), so an eager call takes an autograd function around the implementation.
+    (docs/kernels.md), so an eager call takes an autograd function around the implementation.
 
     Args:
         name: The operator's name.

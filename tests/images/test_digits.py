@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed (the extra `digits`)")
 
-from benchmarks import digits as benchmark
-from benchmarks import image_heads
 from seq2seq import draw, score, translate
 from seq2seq.data.tokenizer import train_tokenizer
 from seq2seq.images.digits import NAMES, splits
@@ -22,8 +18,6 @@ from seq2seq.settings.declare import read_section
 from seq2seq.settings.tokenizer import TokenizerSettings
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import train
-
-EXHAUSTIVE = ("test_models_cost_the_same_and_learn",)
 
 
 def test_the_corpus_is_every_digit_once(tmp_path, capsys):
@@ -63,64 +57,6 @@ def test_splits_are_a_function_of_the_seed():
     assert not np.array_equal(first, other)
     with pytest.raises(ValueError, match="--held-out 900 twice leaves none of 1,797"):
         splits(held_out=900, seed=1)
-
-
-def test_models_cost_the_same_and_learn():
-    """One ResNet has the FLOPs of the quadratic model, one its parameters; training is far better than guessing."""
-    digits = splits(held_out=200, seed=1)
-    found = {each.name: benchmark.measure(each, digits, updates=100, seed=1) for each in benchmark.SUBJECTS}
-    ours = found["quadratic"]
-    assert found["ResNet, equal FLOPs"]["flops"] == pytest.approx(ours["flops"], rel=0.02)
-    assert found["ResNet, equal parameters"]["parameters"] == pytest.approx(ours["parameters"], rel=0.02)
-    assert all(score["accuracy"] > 0.3 for score in found.values())
-
-
-def test_a_convolution_of_the_resnet_costs_what_it_does():
-    """Two blocks of 34 channels at 4 x 4 positions, two of 68 at 2 x 2, the stem, a shortcut, and the classifier."""
-    digits = splits(held_out=200, seed=1)
-    score = benchmark.measure(benchmark.SUBJECTS[4], digits, updates=1, seed=1)
-    later = 9 * 34 * 68 + 3 * 9 * 68 * 68 + 34 * 68
-    products = 4 * 16 * 9 * 34 * 34 + 4 * later + 16 * 4 * 34 + 68 * 10
-    assert score["flops"] == 2 * products
-    assert score["parameters"] == 4 * 9 * 34 * 34 + later + 4 * 34 + 2 * (5 * 34 + 4 * 68) + 68 * 10 + 10
-
-
-def test_attention_is_a_linear_classifier_of_the_mean():
-    model = benchmark.Attention(mixer=benchmark.QUADRATIC, layers=1).eval()
-    patches = torch.randint(2**32, (3, 16))
-    memory, _ = model.model.encoder(patches, torch.ones(3, 16).bool())
-    expected = [
-        [float(row @ each.mean(0) + bias) for row, bias in zip(weight, biases, strict=True)]
-        for each in memory.detach()
-        for weight, biases in [(model.model.output.weight[2:].detach(), model.model.output.bias[2:].detach())]
-    ]
-    torch.testing.assert_close(model(patches), torch.tensor(expected))
-
-
-def test_weights_of_heads_are_what_the_layers_mix_by():
-    """Weights times values, projected, are the layer; a tap has distance 0, uniform weights have 15/16."""
-    x = torch.randn(2, 16, 72)
-    for subject in benchmark.SUBJECTS[:3]:
-        model: Any = subject.make()
-        mixer = model.model.encoder.layers[0].self_mixer
-        weights = image_heads.attention_weights(mixer, x)
-        values = mixer.inner(x)[..., -72:].unflatten(-1, (9, 8)).transpose(1, 2)
-        torch.testing.assert_close(mixer.out((weights @ values).transpose(1, 2).flatten(2)), mixer(x))
-    right = torch.zeros(16, 16)
-    for position in range(16):
-        right[position, position + 1 if position % 4 < 3 else position] = 1.0  # clamped at the border
-    found = image_heads.distance_from_taps(torch.stack([right, torch.full((16, 16), 1 / 16)]), 4)
-    torch.testing.assert_close(found, torch.tensor([0.0, 15 / 16]))
-
-
-@pytest.mark.slow
-def test_the_table_and_figure_of_heads(tmp_path, capsys):
-    command = ["--updates", "2", "--weights", str(tmp_path), "--out", str(tmp_path)]
-    assert benchmark.main(command) == 0
-    figure = tmp_path / "figures" / "heads.png"
-    assert image_heads.main([str(tmp_path), "--figure", str(figure), "--out", str(tmp_path)]) == 0
-    assert figure.is_file()
-    assert capsys.readouterr().out.count("| learned + content |") == 7
 
 
 @pytest.mark.slow
