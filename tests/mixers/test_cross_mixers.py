@@ -100,7 +100,8 @@ def luong_weights(read: LuongRead, s: Tensor, h: Tensor, i: int, covered: Tensor
     weights = weights * inside / (weights * inside).sum()
     if read.scope == "local_p":
         sigma = read.half_window / 2
-        weights = weights * torch.tensor([math.exp(-((j - p) ** 2) / (2 * sigma**2)) for j in range(length)])
+        bell = [math.exp(-((j - p) ** 2) / (2 * sigma**2)) for j in range(length)]
+        weights = weights * torch.tensor(bell, dtype=torch.float64)
     return weights
 
 
