@@ -32,6 +32,11 @@ def exactly(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a[MASK], b[MASK], atol=1e-12, rtol=1e-12)
 
 
+def close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
+    """Equal numbers of one type, to rounding."""
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
 def sequences() -> Tensor:
     return torch.randn(*MASK.shape, DIM, dtype=torch.float64)
 

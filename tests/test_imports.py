@@ -6,6 +6,7 @@ import ast
 import functools
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,7 @@ def tree_of(module: str) -> ast.AST:
     return ast.parse(MODULES[module].read_text("utf-8"))
 
 
+@functools.cache
 def imports(module: str, *, only_at_import: bool = False) -> set[str]:
     """Return the dotted names that `module` imports; `from a import b` counts as a.b."""
     names: set[str] = set()
@@ -81,16 +83,17 @@ def imports(module: str, *, only_at_import: bool = False) -> set[str]:
     return names
 
 
-def _nodes(tree: ast.AST, only_at_import: bool) -> list[ast.AST]:
+def _nodes(tree: ast.AST, only_at_import: bool) -> Iterator[ast.AST]:
     """Yield all nodes; with only_at_import, only nodes outside of functions and `if TYPE_CHECKING`."""
-    nodes: list[ast.AST] = []
-    for child in ast.iter_child_nodes(tree):
-        if only_at_import and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if only_at_import and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            continue
-        nodes += [child, *_nodes(child, only_at_import)]
-    return nodes
+    waiting = [tree]
+    while waiting:
+        for child in ast.iter_child_nodes(waiting.pop()):
+            if only_at_import and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if only_at_import and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            waiting.append(child)
+            yield child
 
 
 def ours(module: str) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from seq2seq import checkpoint
 from seq2seq.data.tokenizer import Tokenizer, train_tokenizer
 from seq2seq.metadata import describe
 from seq2seq.network.build import build_model
+from seq2seq.search import Hypothesis
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.tokenizer import TokenizerSettings
 
@@ -43,6 +45,12 @@ def model_config(t: Tokenizer, *, mixer: dict[str, Any] | None = None, **model: 
         "mixer": mixer or {"encoder": attention, "decoder": dict(attention), "cross": cross},
         **t.sizes,
     }
+
+
+def failing_search(*_: object, **__: object) -> Iterator[list[tuple[int, list[Hypothesis]]]]:
+    """A `search_stream` that fails before its first result."""
+    yield from ()
+    raise RuntimeError("a kernel failed")
 
 
 def payload(

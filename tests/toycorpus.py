@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from composed import settings_of
-from omegaconf import OmegaConf
+from composed import resolved
 
 from seq2seq.data.plan import DataPlan
 from seq2seq.settings.data import CorpusSettings, DataSettings
@@ -19,6 +18,7 @@ from seq2seq.settings.tokenizer import TokenizerSettings
 if TYPE_CHECKING:
     import lightning as L
 
+    from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
     from seq2seq.training.run import TrainingRun
 
 NOUNS = {"Hund": "dog", "Katze": "cat", "Kind": "child", "Mann": "man", "Frau": "woman", "Buch": "book"}
@@ -67,8 +67,7 @@ def words(corpus: Path, folder: Path, *overrides: str) -> list[str]:
 
 def settings(corpus: Path, folder: Path, *overrides: str) -> dict[str, Any]:
     """The composed settings of such a run, as a plain dict."""
-    composed = settings_of(*words(corpus, folder, *overrides))
-    return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+    return resolved(words(corpus, folder, *overrides))
 
 
 def execute(config: dict[str, Any], *callbacks: L.Callback, mixer: str = "transformer") -> TrainingRun:
@@ -99,6 +98,21 @@ def data_plan(
     if not isinstance(read, TokenizerSettings):
         read = read_section(TokenizerSettings, read or {}, "tokenizer")
     return DataPlan.of(data_settings(data), tokenizer=read, seed=seed, cache_dir=cache_dir)
+
+
+def module(folder: Path, **changes: Any) -> TranslationDataModule:
+    """A data module of the files in `folder`; `changes` are keys of `data`, and `tokenizer`."""
+    # Imports Lightning
+    from seq2seq.data.preparation import prepare_corpora
+    from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
+
+    data = {"src": "de", "tgt": "en", "max_tokens": 300, **{s: str(folder / s) for s in ("train", "valid", "test")}}
+    data |= {"vocab_size": 300, **changes}
+    tokenizer = {"vocab_size": 300, **data.pop("tokenizer", {})}
+    plan = data_plan(data, tokenizer=tokenizer, cache_dir=folder / "cache")
+    made = TranslationDataModule(prepare_corpora(plan))
+    made.describe()
+    return made
 
 
 def corpus_settings(data: dict[str, Any]) -> CorpusSettings:

@@ -16,6 +16,7 @@ import pytest
 import sacrebleu
 import scipy.stats
 import yaml
+from composed import resolved
 
 from seq2seq import compare
 from seq2seq.comparison.estimates import holm, p_text
@@ -27,7 +28,6 @@ from seq2seq.comparison.translations import scoring
 from seq2seq.metrics.scorers import paired_bootstrap
 from seq2seq.runs.folder import RunFolder
 from seq2seq.runs.results import collect, read_curve
-from seq2seq.settings.compose import resolved_settings
 from seq2seq.sweeps.job_records import Job, Process
 
 EXHAUSTIVE = {"test_figure_shows_every_group_and_is_reproducible"}
@@ -682,7 +682,7 @@ def test_significance_is_computed_as_the_scores_were(tmp_path):
 
 def test_runs_with_and_without_newer_settings_are_one_group(tmp_path):
     """A setting that is newer than a run has its default there."""
-    old = resolved_settings()
+    old = resolved()
     del old["mixer"]
     write_run(tmp_path / "new", references(9), **{**old, "seed": 2})
     del old["callbacks"], old["trainer"]["lightning"], old["data"]["clean"]["same"], old["search"]["n_best"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from composed import PRESETS
+from composed import PRESETS, resolved
 from exported import loaded, need, plain, preset
 
 from seq2seq import checkpoint, serve
@@ -33,7 +33,6 @@ from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.lstm import MemoryUnit
 from seq2seq.network.build import build_model, max_positions
 from seq2seq.network.state import leaves
-from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.tokenizer import TokenizerSettings
@@ -308,7 +307,7 @@ def test_other_settings_have_a_graph_too(name, model, slots, tokenizer, tmp_path
 
 
 def test_a_model_of_images_has_a_graph_too(tmp_path):
-    config = resolved_settings(("experiment=digits", "model.encoder_layers=1", "data.vocab_size=30"))
+    config = resolved(("experiment=digits", "model.encoder_layers=1", "data.vocab_size=30"))
     settings = read_section(TokenizerSettings, config["tokenizer"], "tokenizer")
     own = train_tokenizer(
         src_lines=[], tgt_lines=tiny.sentences(tiny.ENGLISH, 200), settings=replace(settings, vocab_size=30)

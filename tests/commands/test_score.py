@@ -9,7 +9,6 @@ import subprocess
 import sys
 import unicodedata
 import urllib.error
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from seq2seq.inference.translator import Translator
 from seq2seq.metadata import describe
 from seq2seq.metrics import scorers
 from seq2seq.network.build import build_model
-from seq2seq.search import Hypothesis
 from seq2seq.settings.data import DataSettings
 from seq2seq.settings.search import SearchSettings
 
@@ -334,12 +332,7 @@ def test_options_without_effect_on_forced_decoding_are_refused(ckpt, option, cap
 
 def test_sentences_that_fail_show_in_the_status(ckpt, tmp_path, capsys, monkeypatch):
     """A failed sentence counts as empty, and counts once even if several of its parts fail."""
-
-    def broken(*_: object, **__: object) -> Iterator[tuple[int, list[Hypothesis]]]:
-        yield from ()
-        raise RuntimeError("a kernel failed")
-
-    monkeypatch.setattr("seq2seq.inference.translator.search_stream", broken)
+    monkeypatch.setattr("seq2seq.inference.translator.search_stream", tiny.failing_search)
     write(tmp_path / "test.de", ["der Hund " * 20])
     write(tmp_path / "test.en", ["the dog"])
     common = ["--ckpt", ckpt, "--device", "cpu", "--cache", tmp_path / "cache", "--max-len", "12"]

@@ -22,6 +22,7 @@ import pytest
 import tiny
 import torch
 import toycorpus
+from composed import resolved
 from conftest import PATIENCE
 from rich.console import Console
 from toycorpus import execute
@@ -34,7 +35,7 @@ from seq2seq.runs.folder import RunFolder, folder_of
 from seq2seq.runs.results import RunResult, read_config, read_run
 from seq2seq.runs.resume import Resumed
 from seq2seq.runs.training_state import model_weights, read_state
-from seq2seq.settings.compose import chosen_settings, resolved_settings
+from seq2seq.settings.compose import chosen_settings
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.bounds.budget import Budget
@@ -918,7 +919,7 @@ def test_a_fine_tuned_run_resumes_without_its_initial_checkpoint(corpus, tmp_pat
     chosen = chosen_settings(["data", "optim.lr", "trainer", "init_from"])
 
     def run(*more: str) -> TrainingRun:
-        return TrainingRun(make_plan(resolved_settings([*words, *more]), mixer="transformer", chosen=chosen))
+        return TrainingRun(make_plan(resolved([*words, *more]), mixer="transformer", chosen=chosen))
 
     first = run()
     first.execute()
@@ -947,13 +948,13 @@ def test_a_run_extends_the_tokenizer_of_its_checkpoint(tmp_path, caplog):
     chosen = chosen_settings(["data.tgt", "data.tag_target", "tokenizer.extend", "optim.lr", "trainer", "init_from"])
 
     def run(*more: str) -> TrainingRun:
-        made = TrainingRun(make_plan(resolved_settings([*words, *more]), mixer="transformer", chosen=chosen))
+        made = TrainingRun(make_plan(resolved([*words, *more]), mixer="transformer", chosen=chosen))
         made.execute()
         return made
 
     with pytest.raises(ValueError, match=r"the tokenizer has no piece <2el>: .*tokenizer\.extend=0"):
         run()
-    prepare.prepare(resolved_settings([*words, "tokenizer.extend=25"]), chosen=chosen)
+    prepare.prepare(resolved([*words, "tokenizer.extend=25"]), chosen=chosen)
     caplog.clear()
     first = run("tokenizer.extend=25")
     assert "made the" not in caplog.text
@@ -976,18 +977,18 @@ def test_a_fine_tuned_run_and_its_preparation_keep_label_and_languages(corpus, t
     checkpoint.save(origin, payload)
     words = toycorpus.words(corpus, tmp_path, f"init_from={origin}", "trainer.test=false", "trainer.max_steps=1")
     chosen = chosen_settings(["data.tgt", "data.src", "optim.lr", "trainer", "init_from"])
-    plan = make_plan(resolved_settings(words), mixer="transformer", chosen=chosen)
+    plan = make_plan(resolved(words), mixer="transformer", chosen=chosen)
     folder = TrainingRun(plan)
     folder.execute()
     assert folder.folder.path.name.startswith("toy-gru-")
     entry = checkpoint.read_description(folder.folder.best)
     assert (entry["tgt_lang"], entry["tgt_langs"], entry["preset"]) == ("en", ["en", "nl"], "gru")
     caplog.clear()
-    train(make_plan(resolved_settings([*words, "trainer.dry_run=true"]), mixer="transformer", chosen=chosen))
+    train(make_plan(resolved([*words, "trainer.dry_run=true"]), mixer="transformer", chosen=chosen))
     assert ".dry-run" in caplog.text
     caplog.clear()
     # `prepare` makes the same data as the training
-    prepare.prepare(resolved_settings(words), chosen=chosen)
+    prepare.prepare(resolved(words), chosen=chosen)
     assert "data.tag_target=true" in caplog.text
     assert "made the ids" not in caplog.text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from pathlib import Path
 
@@ -11,27 +12,16 @@ import torch
 import toycorpus
 
 from seq2seq.data.augmentation import KINDS, Augmentation, add_typos
-from seq2seq.data.preparation import prepare_corpora
 from seq2seq.settings.data import AugmentSettings
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 
 SHARES = {"upper": 0.2, "typos": 0.3}
+module = functools.partial(toycorpus.module, augment=SHARES)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     return toycorpus.write(tmp_path_factory.mktemp("toy"), (200, 10, 10))
-
-
-def module(folder: Path, *, seed: int = 1, **changes) -> TranslationDataModule:
-    data = {"src": "de", "tgt": "en", "max_tokens": 300, **{s: str(folder / s) for s in ("train", "valid", "test")}}
-    data |= {"vocab_size": 300, "augment": SHARES, **changes}
-    tokenizer = {"vocab_size": 300, **data.pop("tokenizer", {})}
-    made = TranslationDataModule(
-        prepare_corpora(toycorpus.data_plan(data, tokenizer=tokenizer, seed=seed, cache_dir=folder / "cache"))
-    )
-    made.describe()
-    return made
 
 
 def texts(made: TranslationDataModule, batches) -> dict[int, tuple[str, str]]:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import toycorpus
 import yaml
+from composed import resolved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +29,6 @@ from seq2seq.data.fingerprints import corpus_fingerprint, file_fingerprint
 from seq2seq.data.preflight import validate_corpus
 from seq2seq.data.text_checks import looks_swapped
 from seq2seq.data.text_files import read_lines, warn_once
-from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.data import CleanSettings, CorpusSettings
 from seq2seq.settings.declare import read_section
 from seq2seq.system.packages import MissingPackageError
@@ -286,7 +286,7 @@ def test_hub_layout_in_a_local_folder(tmp_path, configs):
 
 
 def test_the_embedded_corpus_goes_the_way_of_the_hub(tmp_path):
-    data = resolved_settings(["data=phrasebook"])["data"]
+    data = resolved(["data=phrasebook"])["data"]
     chosen = toycorpus.corpus_settings(data)
     validate_corpus(chosen, cache_dir=tmp_path)
     loaded = load_corpus(chosen, cache_dir=tmp_path)
@@ -329,7 +329,7 @@ EXHAUSTIVE = {"test_the_embedded_corpus_goes_the_way_of_the_hub"}
 
 @pytest.mark.parametrize("name", hub_settings())
 def test_shipped_settings_are_passed_to_the_hub_as_written(tmp_path, monkeypatch, name):
-    data = resolved_settings([f"data={name}"])["data"]
+    data = resolved([f"data={name}"])["data"]
     assert data["name"] == name
     pinned = data["revision"] or data["train"].split("@")[1].split("/")[0]
     assert pinned == "refs/convert/parquet" or len(pinned) == 40

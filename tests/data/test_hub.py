@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import toycorpus
 import yaml
+from composed import resolved
 from huggingface_hub import HfApi, constants
 
 from seq2seq.data import hub
@@ -19,7 +20,6 @@ from seq2seq.data.corpus import load_corpus
 from seq2seq.data.hub import Repository, missing_files
 from seq2seq.data.preflight import validate_corpus
 from seq2seq.data.raw_pairs import open_split
-from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.data import CorpusSettings
 
 EXHAUSTIVE = {"test_no_copy_and_no_network_is_known_before_any_work"}
@@ -76,7 +76,7 @@ def add_link(root: Path, revision: str, file: str) -> None:
 
 
 def settings(name: str, *changes: str) -> CorpusSettings:
-    return toycorpus.corpus_settings(resolved_settings([f"data={name}", *changes])["data"])
+    return toycorpus.corpus_settings(resolved([f"data={name}", *changes])["data"])
 
 
 def sizes(chosen: CorpusSettings, folder: Path) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
@@ -52,9 +53,20 @@ def test_one_sentence_stays_whole(text: str) -> None:
 
 @pytest.mark.parametrize("unit", [".", "!", " ", '"', "x.", "A. ", "1. ", "“A. ", "Ja. ", "...  ", "。", "a\n"])
 def test_text_of_any_length_takes_linear_time(unit: str) -> None:
-    """The time is linear: in quadratic time, most of these texts would take more than ten seconds."""
-    text = f"Ja. Inhalt{unit * 40_000}x Nein. Doch."
-    assert "".join(sentences(text, "de")) == text
+    """A text ten times as long takes at most three times ten times as long, and not a hundred times."""
+
+    def text(count: int) -> str:
+        return f"Ja. Inhalt{unit * count}x Nein. Doch."
+
+    def seconds(count: int) -> float:
+        began = time.process_time()
+        cut_by_marks("de", text(count))
+        return time.process_time() - began
+
+    small, large = (min(seconds(count) for _ in range(2)) for count in (2_000, 20_000))
+    assert large < 30 * small
+    # So long a text is cut by these rules alone
+    assert "".join(sentences(text(40_000), "de")) == text(40_000)
 
 
 @pytest.mark.parametrize("cut", [sentences, lambda text, language: cut_by_marks(language, text)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import random
@@ -20,7 +21,6 @@ from seq2seq.data.augmentation import Augmentation
 from seq2seq.data.context import ContextWindow
 from seq2seq.data.extension import extend_tokenizer
 from seq2seq.data.marks import SEPARATOR, TERM, TERM_END
-from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.terms import learn_lexicon, mark_words
 from seq2seq.inference.glossary import Term
 from seq2seq.inference.lexical_shortlist import Shortlist
@@ -81,15 +81,7 @@ def test_translations_are_learned():
         learn_lexicon([(["ein Haus", "das Haus"], ["a house", "the house"])], seed=0)
 
 
-def module(folder: Path, **changes: Any) -> TranslationDataModule:
-    data = {"src": "de", "tgt": "en", "max_tokens": 300, **{s: str(folder / s) for s in ("train", "valid", "test")}}
-    data |= {"vocab_size": 300, "augment": {"terms": 0.5}, **changes}
-    tokenizer = {"vocab_size": 300, **data.pop("tokenizer", {})}
-    made = TranslationDataModule(
-        prepare_corpora(toycorpus.data_plan(data, tokenizer=tokenizer, cache_dir=folder / "cache"))
-    )
-    made.describe()
-    return made
+module = functools.partial(toycorpus.module, augment={"terms": 0.5})
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import toycorpus
+from composed import resolved
 
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.evaluation import eval_data
 from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs, require_same_test
 from seq2seq.runs.folder import RunFolder
-from seq2seq.settings.compose import resolved_settings
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ def test_an_address_in_a_file_is_opened_only_if_the_command_names_it(corpus, cha
 def test_addresses_of_our_own_data_sets_are_trusted(corpus, monkeypatch):
     monkeypatch.setattr(eval_data, "open_split", lambda split, settings, **_: iter([(["a"], ["b"])]))
     for name in ("multi30k", "wmt16_newstest2014"):
-        data = resolved_settings([f"data={name}", "data.src=de", "data.tgt=en"])["data"]
+        data = resolved([f"data={name}", "data.src=de", "data.tgt=en"])["data"]
         assert scored(corpus, data) == (["a"], ["b"])
 
 

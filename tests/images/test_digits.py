@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from composed import resolved
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed (the extra `digits`)")
 
@@ -13,7 +14,6 @@ from seq2seq import draw, score, translate
 from seq2seq.data.tokenizer import train_tokenizer
 from seq2seq.images.digits import NAMES, splits
 from seq2seq.images.lines import read_image
-from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.tokenizer import TokenizerSettings
 from seq2seq.training.plan import make_plan
@@ -43,7 +43,7 @@ def test_the_experiment_has_as_many_pieces_as_ten_names_allow(tmp_path):
     """SentencePiece refuses one piece more."""
     assert draw.main(["--digits", str(tmp_path)]) == 0
     names = (tmp_path / "train.en").read_text().split("\n")[:-1]
-    config = resolved_settings(["experiment=digits"])["tokenizer"]
+    config = resolved(["experiment=digits"])["tokenizer"]
     settings = read_section(TokenizerSettings, config, "tokenizer")
     assert train_tokenizer(src_lines=[], tgt_lines=names, settings=settings).tgt_vocab_size == settings.vocab_size
     more = dataclasses.replace(settings, vocab_size=settings.vocab_size + 1)
@@ -67,7 +67,7 @@ def test_a_run_classifies_and_prints_classes(tmp_path, capsys):
     files = [f"data.{split}={tmp_path / 'digits' / split}" for split in ("train", "valid", "test")]
     places = [f"runs={tmp_path}", "run=classes", f"cache={tmp_path / 'cache'}"]
     words = ["experiment=digits_classifier", *small, *files, *places]
-    train(make_plan(resolved_settings(words), mixer="quadratic"))
+    train(make_plan(resolved(words), mixer="quadratic"))
     test = tmp_path / "digits" / "test.png64"
     capsys.readouterr()
     assert translate.main(["--ckpt", str(tmp_path / "classes"), "--input", str(test)]) == 0
@@ -88,4 +88,4 @@ def test_a_run_classifies_and_prints_classes(tmp_path, capsys):
     text = (tmp_path / "digits" / "train.en").read_text()
     (tmp_path / "digits" / "train.en").write_text(text.replace("zero", "zero one"))
     with pytest.raises(ValueError, match=r"model.decoder_layers=0"):
-        train(make_plan(resolved_settings([*words, "run=words"]), mixer="quadratic"))
+        train(make_plan(resolved([*words, "run=words"]), mixer="quadratic"))

@@ -62,8 +62,7 @@ def require_same_logits(ours: Loaded, reference: Reference, rows: int) -> None:
         torch.testing.assert_close(found[i, : len(prefix)], expected, atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("conv", [None, "light", "dynamic"])
-@pytest.mark.parametrize("glu", [True, False])
+@pytest.mark.parametrize(("conv", "glu"), [(None, False), ("light", True), ("dynamic", False)])
 @pytest.mark.parametrize("changed", [JOINT, OTHER, MIXED], ids=["joint", "other", "mixed"])
 def test_logits_are_those_of_the_equations(tmp_path, conv, glu, changed):
     args = arguments(**changed)

@@ -53,6 +53,10 @@ REPRESENTATIVE = {
     "test_operators_are_what_torch_asks_for": {"(2, 5, 2, 3, 3)-lightconv-glu"},
     "test_checkpointing_draws_the_same_masks": {"auto-DynamicConv", "auto-LightConv", "triton-LightConv"},
     "test_compiled_mixer_drops_weights": {"LightConv"},
+    "test_eager_calls_do_without_the_registry": [
+        *("torch-dynamicconv", "torch-dynamicconv-unnormalized", "torch-lightconv", "torch-lightconv-glu"),
+        "triton-dynamicconv",
+    ],
 }
 EXHAUSTIVE = {
     "test_inductor",

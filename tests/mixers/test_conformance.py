@@ -280,7 +280,7 @@ def test_gradient_reaches_every_parameter(case, platform):
     for mixer in case.variants():
         mixer.to(platform.device, platform.dtype).train()
         shares = {key: 0.0 for key, _ in mixer.named_parameters()}
-        # The smallest parameter has 2 numbers: both are that near zero with P of about 1e-8, in both draws 1e-16.
+        # The smallest parameter has 2 numbers: both are that near zero with P of about 1e-8, in two draws 1e-16.
         for _ in range(2):
             x, mask, memory, memory_mask = inputs(4, taps(mixer) + 8, on(platform))
             y = run(mixer, x, mask, memory, memory_mask)
@@ -288,6 +288,8 @@ def test_gradient_reaches_every_parameter(case, platform):
             (y * torch.randn_like(y)).float().sum().backward()
             sizes = {key: 0.0 if p.grad is None else float(p.grad.abs().max()) for key, p in mixer.named_parameters()}
             shares = {key: max(share, sizes[key] / max(sizes.values())) for key, share in shares.items()}
+            if all(share > 1e-4 for share in shares.values()):
+                break
         low = {key: share for key, share in shares.items() if not share > 1e-4}
         assert not low, f"hardly any gradient, as a share of the largest: {low}"
 

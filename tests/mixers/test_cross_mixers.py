@@ -8,7 +8,7 @@ import pytest
 import torch
 from composed import config, lengths_mask
 from conftest import jiggle
-from exact import wide
+from exact import close, wide
 from torch import Tensor, nn
 
 from seq2seq.mixers.cross_convolution import CrossConvolution
@@ -20,11 +20,6 @@ from seq2seq.network.build import bounds
 
 LENGTHS = [5, 1, 3]
 MASK = lengths_mask(LENGTHS)
-
-
-def close(a: Tensor, b: Tensor, tolerance: float = 1e-7) -> None:
-    """Compare; 1 / length is rounded to float32 in means."""
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
 def cell(unit: GatedUnit, *further: Tensor) -> nn.GRUCell:
@@ -54,7 +49,8 @@ def test_fixed_context_by_hand(summary, every_step):
         for i in range(4):
             s = gru(torch.cat([x[row, i], c]) if every_step else x[row, i], s)
             expected = mixer.out_hidden(s) + (mixer.out_context(c) if every_step else 0.0)
-            close(y[row, i], expected)
+            # 1 / length is rounded to float32 in means
+            close(y[row, i], expected, 1e-7)
 
 
 def test_fixed_context_has_no_loop(monkeypatch):
@@ -104,7 +100,8 @@ def luong_weights(read: LuongRead, s: Tensor, h: Tensor, i: int, covered: Tensor
     weights = weights * inside / (weights * inside).sum()
     if read.scope == "local_p":
         sigma = read.half_window / 2
-        weights = weights * torch.tensor([math.exp(-((j - p) ** 2) / (2 * sigma**2)) for j in range(length)])
+        bell = [math.exp(-((j - p) ** 2) / (2 * sigma**2)) for j in range(length)]
+        weights = weights * torch.tensor(bell, dtype=torch.float64)
     return weights
 
 

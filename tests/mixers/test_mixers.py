@@ -9,8 +9,8 @@ import pytest
 import torch
 from composed import lengths_mask, of_rows
 from conftest import jiggle
-from exact import array, wide
-from torch import Tensor, nn
+from exact import array, close, wide
+from torch import nn
 
 from seq2seq.mixers.additive import AdditiveAttention
 from seq2seq.mixers.attention import Attention, CrossAttention
@@ -22,10 +22,6 @@ from seq2seq.network.mixer import CrossMixer, SelfMixer
 from seq2seq.network.state import Cache, expand, reorder
 
 LENGTHS = [6, 2, 4, 1]
-
-
-def close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
-    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from composed import resolved
 from sacrebleu.metrics.chrf import CHRF
 
 from seq2seq import checkpoint, score, translate
@@ -22,7 +23,6 @@ from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.metadata import describe
 from seq2seq.network.build import build_model
 from seq2seq.search import Ensemble, Specials
-from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.search import SamplingSettings, SearchSettings
 
 EXHAUSTIVE = {"test_a_search_may_be_interrupted_by_another_and_left"}
@@ -242,7 +242,7 @@ def test_text_that_the_vocabulary_cannot_write_is_noted(given, tmp_path):
 def test_alignments_are_shares_whatever_the_weights_sum_to(name, translator):
     words = (f"mixer/cross={name}", "model.dim=16", "model.num_heads=2", "model.ffn_dim=32")
     depth = ("model.encoder_layers=1", "model.decoder_layers=2")
-    plain = resolved_settings(("mixer=transformer", "model=tiny", *depth, *words))
+    plain = resolved(("mixer=transformer", "model=tiny", *depth, *words))
     t = translator.tokenizer
     sizes = {name: getattr(t, name) for name in ("src_vocab_size", "tgt_vocab_size", "pad_id", "joint")}
     model = build_model({"model": plain["model"], "mixer": plain["mixer"], **sizes}).eval()

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from composed import resolved
 
 from seq2seq.runs import folder
 from seq2seq.runs.resume import resolve_resume
 from seq2seq.runs.training_state import save_state, updates
 from seq2seq.settings import dicts
-from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.run import read_settings
 from seq2seq.settings.trainer import DEFAULT_EPOCHS
 from seq2seq.system import files
@@ -54,7 +54,7 @@ def test_only_harmless_settings_do_not_change_the_name(key, renames):
 
 
 def test_the_default_budget_counts_as_if_it_were_typed():
-    free = resolved_settings(["trainer.max_epochs=null"])
+    free = resolved(["trainer.max_epochs=null"])
     hashes = [
         folder.config_hash(read_settings({**free, "trainer": {**free["trainer"], "max_epochs": epochs}}).plain())
         for epochs in (None, DEFAULT_EPOCHS, DEFAULT_EPOCHS + 1)
@@ -64,7 +64,7 @@ def test_the_default_budget_counts_as_if_it_were_typed():
 
 def test_a_new_setting_renames_no_run():
     """A missing value and its default have one hash, for arguments of mixers too."""
-    config = read_settings(resolved_settings(["mixer=dynamicconv"])).plain()
+    config = read_settings(resolved(["mixer=dynamicconv"])).plain()
     name = folder.config_hash(config)
     for section, key in (("trainer", "bf16_residual"), ("search", "diversity"), ("optim", "r_drop")):
         older = {each: value for each, value in config[section].items() if each != key}
@@ -78,7 +78,7 @@ def test_a_new_setting_renames_no_run():
 
 
 def test_a_missing_entry_of_a_mapping_changes_the_name():
-    config = resolved_settings()
+    config = resolved()
     tokenize = {key: value for key, value in config["data"]["tokenize"].items() if key != "de"}
     other = {**config, "data": {**config["data"], "tokenize": tokenize}}
     assert folder.config_hash(other) != folder.config_hash(config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any, NamedTuple
 from unittest import mock
@@ -190,11 +190,10 @@ def test_a_planted_error_is_found(error, monkeypatch):
         monkeypatch.setattr(seq2seq.search.graphs, "overwrite", lambda state, new: None)
     else:
         monkeypatch.setattr(Rows, "admit", admit_elsewhere)
-    try:
-        replayed = found(model, sources(), twin()[0])
-    except (NotFiniteScoresError, RuntimeError, ValueError, IndexError):
-        return
-    assert replayed != expected
+    # Rows at other addresses leave scores that were never written; the other errors change results
+    accepted = [NotFiniteScoresError] if error == "addresses" else []
+    with suppress(*accepted):
+        assert found(model, sources(), twin()[0]) != expected
 
 
 def waiting(model: Any, longest: int = 0) -> Any:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import random
-from itertools import chain
-from typing import Any
 
 import pytest
 import torch
 from composed import BOS, EOS, PAD, VOCAB
-from test_search import MODELS, OPTIONS, SPECIAL, assert_same, every_model, sharp, sources
+from test_search import MODELS, OPTIONS, SPECIAL, assert_same, every_model, sharp, sources, stream, unpadded
 from test_search_characters import BYTE_OF, SPELLING
 from textbook_search import beam_search
 from torch import Tensor
 
-from seq2seq.search import Constrained, Drawn, Ensemble, Source, search, search_stream
+from seq2seq.search import Constrained, Drawn, Ensemble, Source, search
 from seq2seq.search.rows import Columns
 from seq2seq.search.rules import RuleTokens
 from seq2seq.settings.search import SearchSettings
@@ -46,13 +44,6 @@ def twin_list(ids, prefix=()) -> Tensor:
     return allowed
 
 
-def stream(model: Any, given: list[Source], settings: SearchSettings, rows: int = 3, **how: Any) -> list[Any]:
-    """All hypotheses of a stream of sentences that come and go."""
-    how = {"special": SPECIAL, "shortlist": half, "settings": settings, "rows": rows, **how}
-    found = dict(chain.from_iterable(search_stream(model, given, device=torch.device("cpu"), **how)))
-    return [found[number] for number in range(len(given))]
-
-
 @every_model
 def test_lists_are_the_textbooks(overrides):
     """Texts, order and scores of the n best, for a padded batch and for a stream through three rows."""
@@ -61,7 +52,7 @@ def test_lists_are_the_textbooks(overrides):
     settings = SearchSettings(beam_size=4, n_best=4, max_len_ratio=1.0, max_len_extra=3)
     rows = [row[:length] for row, length in zip(src.tolist(), LENGTHS, strict=True)]
     together = search(model, src, mask, settings=settings, special=SPECIAL, shortlist=half)
-    streamed = stream(model, [Source(row) for row in rows], settings)
+    streamed = stream(model, unpadded(src, LENGTHS), settings, shortlist=half)
     for row, batched, one in zip(rows, together, streamed, strict=True):
         expected = beam_search(model, torch.tensor([row]), settings, shortlist=half(row))
         assert_same(batched, expected)
@@ -133,9 +124,10 @@ def test_the_batch_changes_nothing(preset):
         "phrases": ([Source(row, prefix=[21], phrases=[[22, 20]]) for row in rows], Constrained(EOS)),
     }
     for given, selection in ways.values():
-        together = stream(model, given, settings, selection=selection)
+        how = {"selection": selection, "shortlist": half}
+        together = stream(model, given, settings, **how)
         for number, source in enumerate(given):
-            (alone,) = stream(model, [source], settings, selection=selection)
+            (alone,) = stream(model, [source], settings, **how)
             assert_same(together[number], alone)
     for (found, *_), source in zip(together, given, strict=True):
         assert found.ids[0] == 21
@@ -148,10 +140,10 @@ def test_samples_are_drawn_from_the_list():
     model = sharp(*ONE_LAYER)
     src, _ = sources(5)
     settings = SearchSettings(beam_size=20, n_best=20, max_len_ratio=1.0, max_len_extra=3)
-    (found,) = stream(model, [Source(src[0].tolist(), seed=3)], settings, selection=Drawn(EOS))
+    (found,) = stream(model, [Source(src[0].tolist(), seed=3)], settings, selection=Drawn(EOS), shortlist=half)
     with torch.no_grad():
         model.output.bias[~half(src[0].tolist())] = -torch.inf
-    (twin,) = stream(model, [Source(src[0].tolist(), seed=3)], settings, selection=Drawn(EOS), shortlist=None)
+    (twin,) = stream(model, [Source(src[0].tolist(), seed=3)], settings, selection=Drawn(EOS))
     assert_same(found, twin)
 
 

@@ -161,6 +161,9 @@ def test_a_tilde_after_the_equals_sign_is_the_home_folder(monkeypatch):
 )
 def test_every_choice_of_a_sweep_has_a_file(words, wrong):
     assert mistake(["-m", *words]).startswith(f"{wrong} is not a choice")
+
+
+def test_a_sweep_may_leave_a_slot_empty():
     assert not mistake(["-m", "mixer=gru,lstm", "mixer/self@mixer.decoder=gru,none"])
 
 

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from composed import WIDTH, Case, names
+from composed import WIDTH, Case, names, resolved
 
 from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.network.make_mixer import layer_values, mixer_class
 from seq2seq.network.mixer import CrossMixer, SelfMixer
 from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.classes import class_names, mixers_of, read_mixers
-from seq2seq.settings.compose import presets, resolved_settings
+from seq2seq.settings.compose import presets
 from seq2seq.settings.dicts import put
 
 # Each composes settings, as other tests of every preset do; `make test-all` has every case
@@ -27,7 +27,7 @@ REPRESENTATIVE = {
 
 @pytest.fixture(scope="module")
 def stack():
-    return resolved_settings(["mixer=dynamicconv"])
+    return resolved(["mixer=dynamicconv"])
 
 
 def build(config: dict, mixer: dict) -> Seq2Seq:
@@ -65,7 +65,7 @@ def test_a_wrong_argument_is_named(stack, key, value, message):
 
 
 def test_a_slot_with_kinds_has_no_other_keys():
-    config = resolved_settings(["mixer=local_blocks"])
+    config = resolved(["mixer=local_blocks"])
     build(config, config["mixer"])
     wrong = copy.deepcopy(config["mixer"])
     wrong["encoder"]["kinds"]["shifted"]["blocks"] = "no"
@@ -88,7 +88,7 @@ def test_numbers_are_read_as_a_constructor_takes_them(stack):
     first: Any = model.encoder.layers[0].self_mixer
     assert repr(first.num_heads) == "4"
     assert repr(read_mixers(mixer)["extra_encoder_layers"]) == "1"
-    config = resolved_settings(["mixer=multiscale"])
+    config = resolved(["mixer=multiscale"])
     config["mixer"]["encoder"] |= {"kernel_sizes": 7}
     first = build(config, config["mixer"]).encoder.layers[0].self_mixer
     assert first.kernel_sizes == [7]
@@ -96,7 +96,7 @@ def test_numbers_are_read_as_a_constructor_takes_them(stack):
 
 @pytest.mark.parametrize("given", [{"head_dim": 5}, {"per_layer": {"head_dim": [5]}}], ids=str)
 def test_num_heads_need_not_divide_dim_if_head_dim_is_set(given):
-    config = resolved_settings(["mixer=quadratic"])
+    config = resolved(["mixer=quadratic"])
     slot = {key: value for key, value in config["mixer"]["encoder"].items() if key != "head_dim"}
     build(config, {**config["mixer"], "encoder": {**slot, "num_heads": 3, **given}})
 
@@ -118,7 +118,7 @@ def test_every_mixer_of_a_section_is_found():
 
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_passes_unchanged(name):
-    mixer = resolved_settings([f"mixer={name}"])["mixer"]
+    mixer = resolved([f"mixer={name}"])["mixer"]
     assert read_mixers(mixer) == mixer
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from composed import resolved
 
-from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.data import DataSettings
 from seq2seq.settings.declare import defaults, keys, read_section
 from seq2seq.settings.run import SECTIONS, present_settings, read_settings
@@ -25,7 +25,7 @@ def test_every_setting_has_a_help_of_one_line(section):
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_composed_settings_have_the_keys_and_defaults_of_the_classes(section):
-    composed = resolved_settings(["optim=adam", "model=base", "data=files"])
+    composed = resolved(["optim=adam", "model=base", "data=files"])
     values = composed[section] if section else composed
     for name, value in defaults(SECTIONS[section]).items():
         assert name in values, name
@@ -71,7 +71,7 @@ def test_numbers_have_the_types_of_the_class():
 )
 def test_a_file_with_an_unknown_key_is_refused(section, key, message):
     """Hydra merges unknown keys of an experiment file."""
-    config = resolved_settings()
+    config = resolved()
     config[section][key] = 1
     with pytest.raises(ValueError, match=message):
         read_settings(config)
@@ -79,15 +79,15 @@ def test_a_file_with_an_unknown_key_is_refused(section, key, message):
 
 def test_r_drop_needs_a_dropout():
     """Two passes without dropout are equal."""
-    config = resolved_settings(["mixer=lightconv", "optim.r_drop=5", "model.dropout=0"])
+    config = resolved(["mixer=lightconv", "optim.r_drop=5", "model.dropout=0"])
     assert config["model"]["weight_dropout"] > 0  # both passes may have the same mask
     with pytest.raises(ValueError, match=r"^optim\.r_drop=5\.0 .* set model\.dropout=0\.1"):
         read_settings(config)
     for reads in ("mixer.cross.dropout", "model.dropout", "model.activation_dropout"):
-        has_one = resolved_settings(["mixer=lightconv", "optim.r_drop=5", "model.dropout=0", f"{reads}=0.1"])
+        has_one = resolved(["mixer=lightconv", "optim.r_drop=5", "model.dropout=0", f"{reads}=0.1"])
         assert read_settings(has_one).optim.r_drop == 5.0
     # A mixer of another package, with a name of its own
-    own = resolved_settings(["mixer=lightconv", "optim.r_drop=5", "model.dropout=0"])
+    own = resolved(["mixer=lightconv", "optim.r_drop=5", "model.dropout=0"])
     own["mixer"]["encoder"] = {"_target_": "mymix.Mine", "hidden_dropout": 0.1}
     assert read_settings(own).optim.r_drop == 5.0
 
@@ -96,15 +96,15 @@ def test_median_stopping_needs_the_curves_of_jobs():
     """The curves of jobs are in metrics.csv, which only the CSV logger writes."""
     for loggers in (["logger=tensorboard"], ["~logger.csv"]):
         with pytest.raises(ValueError, match=r"^trainer\.median_stop=2 .* add logger=csv"):
-            read_settings(resolved_settings([*loggers, "trainer.median_stop=2"]))
-        read_settings(resolved_settings(loggers))
+            read_settings(resolved([*loggers, "trainer.median_stop=2"]))
+        read_settings(resolved(loggers))
     for loggers in ("logger=csv", "logger=default"):
-        assert read_settings(resolved_settings([loggers, "trainer.median_stop=2"])).trainer.median_stop == 2
+        assert read_settings(resolved([loggers, "trainer.median_stop=2"])).trainer.median_stop == 2
 
 
 def test_an_old_run_has_the_defaults_of_newer_settings():
-    old = resolved_settings(["optim=adadelta", "model=small"])
-    new = resolved_settings(["optim=adadelta", "model=small"])
+    old = resolved(["optim=adadelta", "model=small"])
+    new = resolved(["optim=adadelta", "model=small"])
     for section, key in (("model", "src_positions"), ("data", "num_workers"), ("search", "n_best"), ("optim", "betas")):
         del old[section][key]
     # In a section of a section, a whole one, and at the top

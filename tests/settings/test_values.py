@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from composed import resolved
 
 from seq2seq.network.model import ACTIVATIONS
 from seq2seq.settings import model
-from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.declare import keys, nested_class
 from seq2seq.settings.dicts import put
 from seq2seq.settings.run import SECTIONS, read_settings
@@ -39,13 +39,15 @@ WRONG = {
     "a mapping": {"a": {"b": 1}},
     "a set": {1},
 }
+# Not a number, a word, a list of words or a mapping
+NO_VALUE = ("a set", "a list in a list", "nan")
 # Fields that take any value here, and are checked where they are used.
 ANYTHING = ("data.train", "data.valid", "data.test", "data.corpora", "callbacks")
 
 
 @pytest.fixture(scope="module")
 def config():
-    return resolved_settings(["trainer.max_steps=1"])
+    return resolved(["trainer.max_steps=1"])
 
 
 def names(cls: type, section: str) -> Iterator[str]:
@@ -69,7 +71,8 @@ def with_value(config: dict, setting: str, value: Any) -> dict:
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_wrong_value_is_refused_in_one_line(config, setting):
     leaf = setting.rpartition(".")[2]
-    for value in WRONG.values():
+    for name, value in WRONG.items():
+        never = name in NO_VALUE and setting not in ANYTHING
         try:
             read_settings(with_value(config, setting, value))
         except ValueError as error:
@@ -77,11 +80,9 @@ def test_a_wrong_value_is_refused_in_one_line(config, setting):
             assert "\n" not in message
             assert len(message) < 1000
             # A wrong value may also contradict another setting, which is named then.
-            assert leaf in message or "is needed" in message or "exclude" in message, message
-    # Not a number, a word, a list of words or a mapping
-    for value in ({1}, [[]], math.nan) if setting not in ANYTHING else ():
-        with pytest.raises(ValueError, match=leaf):
-            read_settings(with_value(config, setting, value))
+            assert leaf in message or (not never and ("is needed" in message or "exclude" in message)), message
+        else:
+            assert not never, name
 
 
 @pytest.mark.parametrize(

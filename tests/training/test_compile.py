@@ -21,8 +21,6 @@ from seq2seq.system.json_file import read_json
 from seq2seq.training.machine import compilation
 from seq2seq.training.make_trainer import prepare_for_training
 from seq2seq.training.objective.trained_weights import choose_trained
-from seq2seq.training.plan import make_plan
-from seq2seq.training.run import TrainingRun
 
 # Compiling takes seconds; `make test-all` runs these
 EXHAUSTIVE = {
@@ -75,8 +73,7 @@ def test_a_run_compiles_few_graphs_and_none_in_validations(tmp_path, counter):
     corpus = toycorpus.write(tmp_path / "toy", (120, 20, 15))
     given = ("trainer.compile=true", "trainer.max_steps=12", "trainer.val_steps=4", "data.max_tokens=192")
     graphs = Graphs(counter)
-    run = TrainingRun(make_plan(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer"), callbacks=[graphs])
-    run.execute()
+    run = toycorpus.execute(toycorpus.settings(corpus, tmp_path, *given), graphs)
     assert len(graphs.validations) >= 6
     assert graphs.validations[0::2] == graphs.validations[1::2]
     assert 0 < counter.frame_count <= MOST
@@ -95,8 +92,7 @@ def test_no_graph_is_compiled_after_the_first_epoch(tmp_path, counter, mixer):
     given = (f"mixer={mixer}", "trainer.compile=true", "trainer.max_steps=null", "trainer.max_epochs=3",
              "trainer.test=false", "data.max_tokens=256", *small)  # fmt: skip
     graphs = Graphs(counter)
-    run = TrainingRun(make_plan(toycorpus.settings(corpus, tmp_path, *given), mixer=mixer), callbacks=[graphs])
-    run.execute()
+    run = toycorpus.execute(toycorpus.settings(corpus, tmp_path, *given), graphs, mixer=mixer)
     assert graphs.epochs[0] > 0
     assert graphs.epochs == [graphs.epochs[0]] * 3
     checkpoint.load(run.folder.best)

@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 import torch
 import toycorpus
+from composed import resolved
+from conftest import PATIENCE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning import LightningModule, Trainer
@@ -29,7 +31,6 @@ from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.token_cache import PairEncoder, write_ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.updates import TokenBatchSampler
-from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.data import DataSettings
 from seq2seq.settings.declare import describe, read_section
 from seq2seq.system.ranks import SIGNALS
@@ -326,7 +327,7 @@ def test_a_process_ends_although_its_worker_sleeps():
         batches = iter(PackedLoader(Skipping(), batch_size=None, num_workers=1))
         print(next(batches).src.tolist())
     """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[[4, 3]]\n", "")
 
 
@@ -396,7 +397,7 @@ def test_lightning_sees_a_new_order_each_epoch_and_after_resuming(folder, tmp_pa
 def test_shipped_tokenizer_settings_are_known(name):
     from seq2seq.settings.tokenizer import TokenizerSettings
 
-    values = resolved_settings([f"tokenizer={name}"])["tokenizer"]
+    values = resolved([f"tokenizer={name}"])["tokenizer"]
     settings = read_section(TokenizerSettings, values | {"vocab_size": 100}, "tokenizer")
     assert settings.vocab_size == 100
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 import toycorpus
 import yaml
+from composed import resolved
 from lightning.pytorch.loggers import CSVLogger
 
 import seq2seq
@@ -20,11 +21,9 @@ from seq2seq.mixers.average import Average
 from seq2seq.runs.folder import config_hash
 from seq2seq.runs.training_state import read_state
 from seq2seq.settings.classes import entries, require_classes
-from seq2seq.settings.compose import resolved_settings
 from seq2seq.training.lightning_parts.loggers import check_loggers
 from seq2seq.training.lightning_parts.user_classes import user_callbacks
 from seq2seq.training.loop import STATE_KEYS
-from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
 
 EXHAUSTIVE = {"test_a_mixer_of_another_package_is_trained"}
@@ -143,9 +142,9 @@ def test_a_wrong_logger_is_refused_without_making_it(tmp_path, monkeypatch):
 
 
 def test_callbacks_are_part_of_a_run_and_loggers_are_not():
-    plain = resolved_settings()
-    mine = resolved_settings(["+callbacks.mine._target_=a.B"])
-    logged = resolved_settings(["+logger.mine._target_=a.B"])
+    plain = resolved()
+    mine = resolved(["+callbacks.mine._target_=a.B"])
+    logged = resolved(["+logger.mine._target_=a.B"])
     assert config_hash(plain) == config_hash(logged) != config_hash(mine)
 
 
@@ -173,9 +172,7 @@ def test_the_documented_callback_stops_a_run_and_keeps_its_state(documented, tmp
             "run=x",
             "trainer.test=false",
         ]
-        made = TrainingRun(make_plan(toycorpus.settings(corpus, tmp_path, *words, *overrides), mixer="t"))
-        made.execute()
-        return made
+        return toycorpus.execute(toycorpus.settings(corpus, tmp_path, *words, *overrides))
 
     # The first part ends before the callback has seen enough
     folder = run("trainer.max_steps=1").folder
@@ -213,9 +210,7 @@ def test_a_run_with_frozen_parameters_is_resumed_with_its_average(tmp_path, opti
 
     def weights(*overrides: str) -> dict[str, torch.Tensor]:
         settings = toycorpus.settings(corpus, tmp_path, *words, "trainer.test=false", *overrides)
-        run = TrainingRun(make_plan(settings, mixer="t"))
-        run.execute()
-        return read_state(run.folder.last)["state_dict"]
+        return read_state(toycorpus.execute(settings).folder.last)["state_dict"]
 
     first = weights("trainer.max_steps=1")
     second = weights("trainer.max_steps=3", "resume=auto")
@@ -238,10 +233,7 @@ def test_a_mixer_of_another_package_is_trained(tmp_path):
     words = [f"hydra.searchpath=[file://{tmp_path / 'conf'}]", "mixer=mine", "run=x", "trainer.test=false"]
 
     def run(*overrides: str) -> TrainingRun:
-        settings = toycorpus.settings(corpus, tmp_path, *words, *overrides)
-        made = TrainingRun(make_plan(settings, mixer="mine"))
-        made.execute()
-        return made
+        return toycorpus.execute(toycorpus.settings(corpus, tmp_path, *words, *overrides), mixer="mine")
 
     folder = run("trainer.max_steps=1").folder
     run("trainer.max_steps=2", "resume=auto")
@@ -265,8 +257,7 @@ def test_a_checkpoint_callback_and_the_open_arguments_reach_lightning(tmp_path):
         "trainer.test=false",
         "trainer.max_steps=1",
     ]
-    run = TrainingRun(make_plan(toycorpus.settings(corpus, tmp_path, *words), mixer="t"), callbacks=[seen := Seen()])
-    run.execute()
+    run = toycorpus.execute(toycorpus.settings(corpus, tmp_path, *words), seen := Seen())
     assert seen.arguments == (True, True)
     # Lightning's own callback wrote it, after ours, and it is as complete as last.ckpt
     assert read_state(tmp_path / "kept" / "best.ckpt").keys() == read_state(run.folder.last).keys()

@@ -11,6 +11,7 @@ import pytest
 import tiny
 import torch
 import toycorpus
+from composed import resolved
 
 from seq2seq import checkpoint
 from seq2seq.data.extension import extend_tokenizer
@@ -23,7 +24,7 @@ from seq2seq.inference.export.card import Origin
 from seq2seq.inference.export.formats import write_safetensors
 from seq2seq.inference.translator import Translator
 from seq2seq.network.build import build_model
-from seq2seq.settings.compose import chosen_settings, is_chosen, resolved_settings
+from seq2seq.settings.compose import chosen_settings, is_chosen
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.training import dry_run, finetune
 from seq2seq.training.checks import make_data_plan
@@ -71,7 +72,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan(start: Path, *words: str) -> RunPlan:
     """The plan of `train init_from=<start> <words>`, as typed on a command line."""
     words = (f"init_from={start}", *words)
-    return make_plan(resolved_settings(words), mixer="dynamicconv", chosen=chosen_settings(words))
+    return make_plan(resolved(words), mixer="dynamicconv", chosen=chosen_settings(words))
 
 
 def adopted(start: Path, *words: str) -> dict[str, Any]:
@@ -221,7 +222,7 @@ def test_languages_that_were_not_given_are_the_checkpoints(tmp_path, caplog, the
 
 def test_from_python_languages_that_differ_are_a_warning(tmp_path, caplog):
     start = of_languages(tmp_path, "en", "de")
-    given = make_plan(resolved_settings([f"init_from={start}"]), mixer="dynamicconv")
+    given = make_plan(resolved([f"init_from={start}"]), mixer="dynamicconv")
     assert finetune.adopt(given, checkpoint.load(start)) is given
     assert "translates en-de, this run de-en" in caplog.text
 
@@ -235,7 +236,7 @@ def test_a_tagged_checkpoint_is_fine_tuned_with_tags(tmp_path, caplog):
     assert "this run" not in caplog.text
     with pytest.raises(ValueError, match=r"data\.tag_target is true there and false here; add data\.tag_target=true"):
         adopted(start, *words, "data.tag_target=false")
-    plain = make_plan(resolved_settings([f"init_from={start}", *words]), mixer="dynamicconv")
+    plain = make_plan(resolved([f"init_from={start}", *words]), mixer="dynamicconv")
     with pytest.raises(ValueError, match=r"data\.tag_target is true there"):
         finetune.adopt(plain, checkpoint.load(start))
 
@@ -244,7 +245,7 @@ def test_a_fine_tuned_model_keeps_every_language_that_its_weights_know(tmp_path)
     loaded = checkpoint.load(of_languages(tmp_path, "en", "de", "fr", "nl"))
     for tag, expected in ((True, ["fr", "de", "nl"]), (False, [])):
         words = (f"data.tag_target={tag}", *FILES, "data.src=en", "data.tgt=fr")
-        section = resolved_settings(words)["data"]
+        section = resolved(words)["data"]
         read = toycorpus.data_settings(section)
         tokenizer = TokenizerSettings()
         data = DataPlan.of(read, tokenizer=tokenizer, seed=1, cache_dir=tmp_path, parts=parts_of(read))
@@ -265,15 +266,15 @@ def test_a_fine_tuned_run_has_the_label_of_its_checkpoint(tmp_path, preset, labe
 
 def test_a_preset_that_is_typed_names_the_same_folder(tmp_path):
     """`mixer=transformer` changes nothing if the checkpoint has that preset."""
-    mixer = resolved_settings(["mixer=transformer"])["mixer"]
+    mixer = resolved(["mixer=transformer"])["mixer"]
     start = of_languages(tmp_path, "de", "en")
     payload = checkpoint.read(start)
-    model = resolved_settings(["mixer=transformer"])["model"]
+    model = resolved(["mixer=transformer"])["model"]
     meta = payload.meta | {"preset": "transformer", "model": {**payload.meta["model"], "mixer": mixer, "model": model}}
     adapted = []
     for words in ((), ("mixer=transformer",)):
         words = (f"init_from={start}", *words)
-        given = make_plan(resolved_settings(words), mixer="transformer", chosen=chosen_settings(words))
+        given = make_plan(resolved(words), mixer="transformer", chosen=chosen_settings(words))
         adapted.append(finetune.adopt(given, checkpoint.Loaded(None, tiny.tokenizer(), meta)))
     assert adapted[0].mixer == adapted[1].mixer == "transformer"
     assert adapted[0].folder.path == adapted[1].folder.path
@@ -341,7 +342,7 @@ def test_settings_of_an_extension_are_refused_without_one(start):
         with pytest.raises(ValueError, match="has no effect on its tokenizer"):
             adopted(start, *word.split())
     with pytest.raises(ValueError, match=r"tokenizer\.extend=50 adds to an existing tokenizer: name a checkpoint"):
-        make_plan(resolved_settings(["tokenizer.extend=50"]), mixer="transformer")
+        make_plan(resolved(["tokenizer.extend=50"]), mixer="transformer")
 
 
 def test_arguments_of_mixers_that_a_checkpoint_lacks_have_their_defaults(tmp_path):
@@ -357,7 +358,7 @@ def reported(folder: Path, source: str, tokenizer: Tokenizer) -> None:
     """Log how the tokenizer of a checkpoint splits `source` and an English line."""
     (folder / "train.de").write_text(source * 20)
     (folder / "train.en").write_text("the dog walks\n" * 20)
-    section = resolved_settings(["data=files", f"data.train={folder / 'train'}"])["data"]
+    section = resolved(["data=files", f"data.train={folder / 'train'}"])["data"]
     report_fit(tokenizer, toycorpus.data_plan(section, tokenizer={}, seed=1, cache_dir=folder), "x.safetensors")
 
 

@@ -14,8 +14,6 @@ import toycorpus
 from seq2seq.mixers.attention import CrossAttention
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.machine import hardware
-from seq2seq.training.plan import make_plan
-from seq2seq.training.run import TrainingRun
 
 # Page faults of four blocks of 64 MiB, one after the other, before and after; then whether a part of memory asks for
 # large pages.
@@ -84,8 +82,7 @@ def test_a_run_keeps_freed_memory_before_it_measures_threads(tmp_path, monkeypat
     monkeypatch.setattr("seq2seq.training.run.keep_freed_memory", lambda: events.append("memory"))
     monkeypatch.setattr("seq2seq.training.run.measure_threads", lambda *_, **__: events.append("threads"))
     monkeypatch.setattr("seq2seq.training.run.known_threads", lambda *_: None)
-    words = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false", "trainer.accelerator=cpu")
-    TrainingRun(make_plan(words, mixer="transformer")).execute()
+    toycorpus.execute(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false"))
     assert events == ["memory", "threads"]
 
 

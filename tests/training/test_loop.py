@@ -13,8 +13,6 @@ import toycorpus
 from seq2seq.training import loop
 from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.objective.muon import MuonWithAdam
-from seq2seq.training.plan import make_plan
-from seq2seq.training.run import TrainingRun
 
 # A method on the page, four spaces in
 LINE = re.compile(r"^    (\w+\.\w+)( |$)", re.MULTILINE)
@@ -58,7 +56,7 @@ def test_a_run_calls_the_hooks_in_the_order_of_the_page(tmp_path, monkeypatch):
     calls = record(monkeypatch)
     words = ("optim=muon", "trainer.accumulate=2", "trainer.accumulate_start=1", "trainer.val_steps=2", *KEPT)
     corpus = toycorpus.write(tmp_path / "toy", sizes=(60, 6, 6))
-    TrainingRun(make_plan(toycorpus.settings(corpus, tmp_path, *words), mixer="transformer")).execute()
+    toycorpus.execute(toycorpus.settings(corpus, tmp_path, *words))
     page = sections()
     assert len(page) == 6
     named = [name for section in page for name in section]

@@ -9,8 +9,6 @@ from pathlib import Path
 import toycorpus
 
 from seq2seq.inference.translator import Translator
-from seq2seq.training.plan import make_plan
-from seq2seq.training.run import TrainingRun
 
 SHORT = ("trainer.max_steps=1", "trainer.test=false")
 
@@ -32,8 +30,7 @@ def test_a_model_of_paragraphs_keeps_them_and_one_of_sentences_cuts_them(tmp_pat
     paragraph = " ".join(german for german, _ in toycorpus.pairs(3))
     for count, parts in ((3, 0), (1, 3)):
         corpus = _paragraphs(tmp_path / str(count), count)
-        run = TrainingRun(make_plan(toycorpus.settings(corpus, tmp_path / f"run-{count}", *SHORT), mixer="transformer"))
-        run.execute()
+        run = toycorpus.execute(toycorpus.settings(corpus, tmp_path / f"run-{count}", *SHORT))
         translator = Translator.load(run.folder.path / "checkpoints" / "best.safetensors", device="cpu")
         assert translator.statistics[:2] == (count, count)
         (row,) = translator.translate([paragraph], note=lambda note: None)
@@ -45,6 +42,6 @@ def test_a_test_set_of_paragraphs_is_named_where_training_has_sentences(tmp_path
     sentences, paragraphs = _paragraphs(tmp_path / "1", 1), _paragraphs(tmp_path / "3", 3)
     other = f"data.test={paragraphs / 'test'}"
     with caplog.at_level(logging.WARNING, "seq2seq.data.line_statistics"):
-        TrainingRun(make_plan(toycorpus.settings(sentences, tmp_path, *SHORT, other), mixer="transformer")).execute()
+        toycorpus.execute(toycorpus.settings(sentences, tmp_path, *SHORT, other))
     (told,) = [record.getMessage() for record in caplog.records if "than most training lines" in record.getMessage()]
     assert told.startswith("12 of the 12 lines of data.test have more sentences or pieces")

@@ -28,7 +28,6 @@ from seq2seq.training.lightning_parts.replay import Replay, resolve_graphs
 from seq2seq.training.lightning_parts.task import seed_generator
 from seq2seq.training.objective.batch_loss import sum_losses
 from seq2seq.training.objective.loss import LossSums
-from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
 
 EXHAUSTIVE = {
@@ -53,9 +52,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 def trained(corpus: Path, folder: Path, *given: str, callbacks: tuple[L.Callback, ...] = ()) -> TrainingRun:
     fixed = ("trainer.test=false", "trainer.val_sentences=4", "model.dropout=0.1")
-    run = TrainingRun(make_plan(toycorpus.settings(corpus, folder, *fixed, *given), mixer="x"), callbacks=callbacks)
-    run.execute()
-    return run
+    return toycorpus.execute(toycorpus.settings(corpus, folder, *fixed, *given), *callbacks)
 
 
 def state(run: TrainingRun) -> dict[str, Any]:

@@ -7,11 +7,10 @@ import re
 import pytest
 import tiny
 import torch
-from composed import settings_of
-from omegaconf import OmegaConf
+from composed import resolved
 
 from seq2seq.prepare import prepare
-from seq2seq.settings.compose import resolved_settings, typed_settings
+from seq2seq.settings.compose import typed_settings
 from seq2seq.settings.declare import read_section, require_used
 from seq2seq.settings.dicts import differences
 from seq2seq.settings.run import read_settings
@@ -73,10 +72,6 @@ def test_a_missing_gpu_is_refused(monkeypatch):
     assert resolve_accelerator(TrainerSettings(max_steps=1)) == "cpu"
 
 
-def composed(*overrides: str) -> dict:
-    return OmegaConf.to_container(settings_of(*overrides), resolve=True)  # type: ignore[return-value]
-
-
 def test_values_of_other_types_that_have_a_meaning():
     """Accept words, null, whole numbers for floats, 0 and 1 for booleans, and lists."""
     given = [
@@ -87,7 +82,7 @@ def test_values_of_other_types_that_have_a_meaning():
         "search.max_len_ratio=2", "search.length_penalty=-1", "+mixer.encoder.kernel_size=${model.num_heads}",
         "+mixer.encoder.per_layer.kernel_size=[3,7]", "logger=csv",
     ]  # fmt: skip
-    read_settings(composed(*given))
+    read_settings(resolved(given))
 
 
 def test_a_whole_number_may_be_written_as_a_float():
@@ -99,15 +94,15 @@ def test_a_whole_number_may_be_written_as_a_float():
         "data.clean.max_length=200.0",
         "model.dim=64.0",
     ]
-    plan = make_plan(composed(*written), mixer="transformer")
+    plan = make_plan(resolved(written), mixer="transformer")
     same = ["trainer.max_steps=1000", "seed=1", "data.max_tokens=4000", "data.clean.max_length=200", "model.dim=64"]
-    assert plan == make_plan(composed(*same), mixer="transformer")
+    assert plan == make_plan(resolved(same), mixer="transformer")
     assert "4000.0" not in plan.config_yaml
 
 
 def test_a_peak_rate_without_effect_is_refused():
     def plan(*words: str) -> float:
-        return make_plan(resolved_settings(words), mixer="transformer", typed=typed_settings(words)).optim.lr
+        return make_plan(resolved(words), mixer="transformer", typed=typed_settings(words)).optim.lr
 
     assert plan("optim.peak_lr=1e-2") == plan("optim=muon", "optim.peak_lr=1e-2") == 1e-2
     for words in (["optim=adam"], ["optim.lr=1e-3"]):
@@ -144,16 +139,16 @@ def test_a_peak_rate_without_effect_is_refused():
 )
 def test_a_setting_without_effect_is_refused(words, message):
     with pytest.raises(ValueError, match=message):
-        make_plan(resolved_settings(words), mixer="transformer", typed=typed_settings(words))
+        make_plan(resolved(words), mixer="transformer", typed=typed_settings(words))
     # From Python the setting is ignored, since the typed settings are unknown
-    make_plan(resolved_settings(words), mixer="transformer")
+    make_plan(resolved(words), mixer="transformer")
 
 
 @pytest.mark.parametrize("schedule", ["anneal", "cosine", "adam"])
 def test_a_lowest_rate_above_the_peak_is_refused(schedule):
     words = [f"optim={schedule}", "optim.lr=1e-3", "optim.min_lr=1e-2"]
     with pytest.raises(ValueError, match=r"min_lr=0.01 is above .* optim.lr=0.001: lower"):
-        make_plan(resolved_settings(words), mixer="transformer")
+        make_plan(resolved(words), mixer="transformer")
 
 
 @pytest.mark.parametrize("idle", ["data.shuffle_buffer=9", "trainer.accumulate_start=1"])
@@ -162,7 +157,7 @@ def test_a_resumed_run_accepts_a_setting_without_effect(tmp_path, idle):
 
     def plan(resume: str) -> None:
         words = [idle, f"runs={tmp_path}", "run=it", f"resume={resume}"]
-        make_plan(resolved_settings(words), mixer="transformer", typed=typed_settings(words))
+        make_plan(resolved(words), mixer="transformer", typed=typed_settings(words))
 
     for new in ("auto", "null"):
         with pytest.raises(ValueError, match="has no effect"):
@@ -183,7 +178,7 @@ def test_a_resumed_run_accepts_a_setting_without_effect(tmp_path, idle):
     ],
 )
 def test_a_setting_that_was_not_typed_may_have_no_effect(words):
-    make_plan(resolved_settings(words), mixer="transformer", typed=typed_settings(words))
+    make_plan(resolved(words), mixer="transformer", typed=typed_settings(words))
 
 
 def test_a_batch_grows_by_a_whole_factor():
@@ -197,14 +192,14 @@ def test_settings_that_need_others_are_taken_with_them():
     words = ["optim=cosine", "optim.period=5", "optim.warmup_steps=7", "optim.min_lr=1e-6", "optim.betas=[0.9,0.99]"]
     words += ["search.beam_size=4", "search.beam_groups=2", "search.diversity=1", "data.convention=tokenized"]
     words += ["data.lowercase=true"]
-    plan = make_plan(resolved_settings(words), mixer="transformer", typed=typed_settings(words))
+    plan = make_plan(resolved(words), mixer="transformer", typed=typed_settings(words))
     assert (plan.optim.period, plan.search.diversity, plan.data.lowercase) == (5, 1, True)
 
 
 def test_no_experiment_sets_what_it_does_not_use():
-    defaults = resolved_settings()
+    defaults = resolved()
     for path in sorted((conf_dir() / "experiment").glob("*.yaml")):
-        settings = resolved_settings([f"experiment={path.stem}"])
+        settings = resolved([f"experiment={path.stem}"])
         typed = {key for key, _, _ in differences(defaults, settings)}
         sections = read_settings(settings)
         for section in (sections.data, sections.search):
@@ -220,11 +215,11 @@ def test_a_ready_tokenizer_takes_no_settings_of_another(tmp_path):
     one = (f"tokenizer.model={model}",)
 
     def check(*words: str) -> None:
-        make_plan(resolved_settings(words), mixer="x", typed=typed_settings(words))
+        make_plan(resolved(words), mixer="x", typed=typed_settings(words))
 
     words = (*one, "data.vocab_size=4000", f"cache={tmp_path / 'cache'}")
     with pytest.raises(ValueError, match=r"m\.model has 300 pieces"):
-        prepare(make_plan(resolved_settings(words), mixer="x", typed=typed_settings(words)))
+        prepare(make_plan(resolved(words), mixer="x", typed=typed_settings(words)))
     for words in (
         (*one, "data.vocab_size=300"),
         (*one, "tokenizer.sampling_alpha=0.1", "tokenizer.joint=true", "tokenizer.type=unigram"),

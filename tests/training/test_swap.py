@@ -12,11 +12,12 @@ import pytest
 import tiny
 import torch
 import toycorpus
+from composed import resolved
 
 from seq2seq import checkpoint
 from seq2seq.network.build import build_model
 from seq2seq.runs.training_state import read_state
-from seq2seq.settings.compose import chosen_settings, resolved_settings, typed_mixers
+from seq2seq.settings.compose import chosen_settings, typed_mixers
 from seq2seq.training import checks, finetune
 from seq2seq.training.plan import RunPlan, make_plan
 from seq2seq.training.run import TrainingRun
@@ -43,7 +44,7 @@ def plan(start: Path, *words: str) -> RunPlan:
     """The plan of `train init_from=<start> <words>`, as typed on a command line."""
     words = (f"init_from={start}", *words)
     given: dict[str, Any] = {"chosen": chosen_settings(words), "replaced": typed_mixers(words)}
-    return make_plan(resolved_settings(words), mixer="dynamicconv+decoder.lightconv", **given)
+    return make_plan(resolved(words), mixer="dynamicconv+decoder.lightconv", **given)
 
 
 def swapped(start: Path, *words: str) -> RunPlan:
@@ -177,7 +178,7 @@ def test_a_swapped_model_is_trained_translated_and_resumed(tmp_path):
     chosen = chosen_settings([SLOT, "data", "optim.lr", "trainer", "init_from"])
 
     def run(*more: str) -> TrainingRun:
-        settings = resolved_settings([*words, *more])
+        settings = resolved([*words, *more])
         made = TrainingRun(make_plan(settings, mixer="x", chosen=chosen, replaced=typed_mixers(words)))
         made.execute()
         return made

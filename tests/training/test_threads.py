@@ -20,7 +20,6 @@ from seq2seq.settings.search import SearchSettings
 from seq2seq.training import threads
 from seq2seq.training.auto_batch_size import Rehearsal
 from seq2seq.training.lightning_parts.task import TranslationTask
-from seq2seq.training.plan import make_plan
 from seq2seq.training.run import TrainingRun
 
 EXHAUSTIVE = {"test_a_run_keeps_the_number_that_it_began_with", "test_measuring_leaves_no_trace"}
@@ -115,8 +114,7 @@ def test_a_run_keeps_the_number_that_it_began_with(tmp_path, monkeypatch):
 
     def execute(*overrides: str) -> TrainingRun:
         settings = toycorpus.settings(corpus, tmp_path, "run=it", "trainer.test=false", "resume=auto", *overrides)
-        run = TrainingRun(make_plan(settings, mixer="transformer"))
-        run.execute()
+        run = toycorpus.execute(settings)
         assert torch.get_num_threads() == 1
         return run
 

@@ -9,6 +9,7 @@ import pytest
 import tiny
 import torch
 import toycorpus
+from composed import resolved
 from torch import nn
 
 from seq2seq import checkpoint
@@ -16,7 +17,7 @@ from seq2seq.network.build import hidden_matrices
 from seq2seq.network.low_rank import add_low_rank, merge_low_rank, merged
 from seq2seq.network.model import Seq2Seq
 from seq2seq.runs.training_state import read_state
-from seq2seq.settings.compose import chosen_settings, resolved_settings
+from seq2seq.settings.compose import chosen_settings
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.run import read_settings
 from seq2seq.training.objective.optim import build_optimizer
@@ -141,7 +142,7 @@ def test_settings_that_exclude_each_other():
         (["optim.freeze=[encoder.*]", "trainer.strategy=fsdp", "trainer.devices=2"], r"optim\.freeze needs whole"),
     ):
         with pytest.raises(ValueError, match=message):
-            read_settings(resolved_settings(["optim=anneal", *words]))
+            read_settings(resolved(["optim=anneal", *words]))
 
 
 @pytest.mark.parametrize("more", [("optim=muon",), ("optim=anneal", "trainer.ema=0.5")], ids=["muon", "ema"])
@@ -153,7 +154,7 @@ def test_a_run_saves_plain_checkpoints_and_resumes(tmp_path: Path, more: tuple[s
     chosen = chosen_settings(["data", "optim.lr", "trainer", "init_from"])
 
     def run(*given: str) -> TrainingRun:
-        made = TrainingRun(make_plan(resolved_settings([*words, *given]), mixer="x", chosen=chosen))
+        made = TrainingRun(make_plan(resolved([*words, *given]), mixer="x", chosen=chosen))
         made.execute()
         return made
 

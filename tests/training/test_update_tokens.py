@@ -28,9 +28,7 @@ NO_DROPOUT = ("model.dropout=0", "model.attention_dropout=0", "model.weight_drop
 
 def trained(corpus: Path, folder: Path, *given: str) -> TrainingRun:
     fixed = ("data.batch_tokens=600", "trainer.test=false", "optim=anneal", "trainer.val_sentences=4")
-    run = TrainingRun(make_plan(toycorpus.settings(corpus, folder, *fixed, *given), mixer="transformer"))
-    run.execute()
-    return run
+    return toycorpus.execute(toycorpus.settings(corpus, folder, *fixed, *given))
 
 
 def state(run: TrainingRun) -> dict[str, Any]:
@@ -116,7 +114,7 @@ def test_a_validation_is_estimated_by_the_sentences_that_it_has(corpus, tmp_path
         with monkeypatch.context() as patch:
             if count == "0":
                 patch.setattr(Evaluator, "chosen", lambda *_: [])
-            TrainingRun(make_plan(settings, mixer="x"), callbacks=(Look(),)).execute()
+            toycorpus.execute(settings, Look())
     assert 0 < found["0"] < found["2"] < found["null"]
 
 

@@ -9,12 +9,13 @@ import tiny
 import torch
 import torch.nn.functional as F
 import toycorpus
+from composed import resolved
 from test_r_drop import example, gradients
 from test_task import Data, batch, fit, make
 from torch import nn
 
 from seq2seq import checkpoint
-from seq2seq.settings.compose import chosen_settings, resolved_settings, typed_mixers
+from seq2seq.settings.compose import chosen_settings, typed_mixers
 from seq2seq.settings.run import read_settings
 from seq2seq.training.make_trainer import load_teacher
 from seq2seq.training.objective import loss as losses
@@ -74,7 +75,7 @@ def test_a_student_learns_from_the_model_that_it_was(tmp_path: Path):
     )
     words = [word for word in words if not word.startswith(("mixer=", "model.", "data.vocab_size"))]
     chosen = chosen_settings([slot, "data", "optim.lr", "trainer", "init_from"])
-    run = TrainingRun(make_plan(resolved_settings(words), mixer="x", chosen=chosen, replaced=typed_mixers(words)))
+    run = TrainingRun(make_plan(resolved(words), mixer="x", chosen=chosen, replaced=typed_mixers(words)))
     run.execute()
     assert type(checkpoint.load(run.folder.best).model.decoder.layers[0].self_mixer).__name__ == "LightConv"
     other = toycorpus.settings(corpus, tmp_path, f"optim.teacher={origin}")
@@ -84,7 +85,7 @@ def test_a_student_learns_from_the_model_that_it_was(tmp_path: Path):
 
 def test_a_teacher_needs_the_positions_of_the_longest_sentence(tmp_path: Path):
     origin = tiny.save(tmp_path, positions="learned", max_len=16)
-    plan = make_plan(resolved_settings([f"optim.teacher={origin}"]), mixer="x")
+    plan = make_plan(resolved([f"optim.teacher={origin}"]), mixer="x")
     tokenizer = checkpoint.load(origin).tokenizer
     assert load_teacher(plan, tokenizer, longest=16)
     with pytest.raises(ValueError, match=r"has 16 positions.* 17 pieces.*data\.clean\.max_length=16"):
@@ -93,8 +94,8 @@ def test_a_teacher_needs_the_positions_of_the_longest_sentence(tmp_path: Path):
 
 def test_settings_that_cannot_work():
     with pytest.raises(ValueError, match=r"optim\.r_drop=5\.0 and optim\.teacher are two losses"):
-        read_settings(resolved_settings(["optim.r_drop=5", "optim.teacher=x"]))
+        read_settings(resolved(["optim.r_drop=5", "optim.teacher=x"]))
     with pytest.raises(ValueError, match=r"optim\.teacher=nowhere: no such file"):
-        make_plan(resolved_settings(["optim.teacher=nowhere"]), mixer="x")
+        make_plan(resolved(["optim.teacher=nowhere"]), mixer="x")
     with pytest.raises(ValueError, match=r"optim\.teacher_weight"):
-        make_plan(resolved_settings(["optim.teacher_weight=0.3"]), mixer="x", typed=["optim.teacher_weight"])
+        make_plan(resolved(["optim.teacher_weight=0.3"]), mixer="x", typed=["optim.teacher_weight"])
