@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
@@ -72,7 +73,8 @@ def test_the_image_serves_without_rights(target):
 
 def test_compose_names_what_there_is():
     text = (DEPLOY / "compose.yaml").read_text("utf-8")
-    services = yaml.safe_load(re.sub(r"\$\{[^}]*\}", "mt.example.org", text))["services"]
+    whole = yaml.safe_load(re.sub(r"\$\{[^}]*\}", "mt.example.org", text))
+    services = whole["services"]
     build = services["translate"]["build"]
     assert (DEPLOY / build["context"] / build["dockerfile"]).is_file()
     names = [rest.split()[0].partition("=")[0] for name, rest in instructions(build["target"]) if name == "ARG"]
@@ -81,6 +83,11 @@ def test_compose_names_what_there_is():
     assert services["translate"]["volumes"] == [f"mt.example.org:{parsed.ckpt[0]}:ro"]
     proxy = services["proxy"]
     assert parsed.proxy == proxy["networks"]["inside"]["ipv4_address"]
+    # `translate` starts first, and must not get the address of the proxy
+    (network,) = whole["networks"]["inside"]["ipam"]["config"]
+    subnet, given = (ipaddress.IPv4Network(network[name]) for name in ("subnet", "ip_range"))
+    assert given.subnet_of(subnet)
+    assert ipaddress.IPv4Address(parsed.proxy) in set(subnet) - set(given)
     assert proxy["environment"]["SERVICE"] == f"translate:{parsed.port}"
     assert all(f"{{${name}" in (DEPLOY / "Caddyfile").read_text("utf-8") for name in proxy["environment"])
     assert float(services["translate"]["stop_grace_period"].removesuffix("s")) > parsed.grace
