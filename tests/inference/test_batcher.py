@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -243,6 +244,40 @@ def test_an_idle_model_waits_for_further_texts():
     batcher.close()
     batcher.thread.join(PATIENCE)
     assert not batcher.thread.is_alive()
+
+
+def test_an_idle_thread_keeps_no_model():
+    batcher = Batcher(limits=ServiceSettings(batch_wait=0.0), metrics=Metrics())
+    batcher.thread.start()
+    translate = Stepping()
+    ticket = entries(translate, some("a"), NARROW, "x")
+    batcher.submit(ticket)
+    assert texts_of(ticket) == ["A"]
+    model = weakref.ref(translate)
+    del translate, ticket
+    until = time.monotonic() + PATIENCE
+    while model():
+        assert time.monotonic() < until
+        time.sleep(0.002)
+    batcher.close()
+    batcher.thread.join(PATIENCE)
+
+
+def test_texts_whose_clients_have_left_are_not_tried_alone():
+    alone = []
+
+    def translate(texts, options: Options, step) -> list[Translation]:
+        if len(texts) > 1:
+            batcher.abandon(batch[:1])
+            raise RuntimeError
+        alone.append(texts[0].text)
+        return upper(alone[-1:])
+
+    batcher = Batcher(limits=ServiceSettings(), metrics=Metrics())
+    batch = entries(translate, some("a", "b"), NARROW, "x")
+    batcher._work(batch)
+    assert alone == ["b"]
+    assert texts_of(batch[1:]) == ["B"]
 
 
 def test_close_answers_waiting_texts_and_abort_does_not():

@@ -137,6 +137,8 @@ class Batcher:
         self.begin()
         while batch := self._next_batch():
             self._work(batch)
+            # While the thread waits, its last batch would keep a model that has been replaced in memory
+            del batch
 
     def _work(self, batch: list[Entry]) -> None:
         """Translate a batch, which much shorter ones may interrupt."""
@@ -181,7 +183,8 @@ class Batcher:
         except Exception as error:
             if len(batch) > 1:
                 for entry in batch:
-                    self._translate([entry], step)
+                    if not entry.future.done():
+                        self._translate([entry], step)
                 return
             # Log neither the message nor the trace, which may contain the text
             frame = traceback.extract_tb(error.__traceback__)[-1]
