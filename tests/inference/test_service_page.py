@@ -288,6 +288,30 @@ def test_more_alternatives_than_the_beam_of_groups_holds(visit, address, monkeyp
     translate(page, "abc")
     assert page.locator("#list button").count() == 7
     assert page.inner_text("#best") == "cba/0/8/"
+    # Ten would need a beam of twelve
+    grouped = dataclasses.replace(grouped, beam_size=6, n_best=6, beam_groups=3)
+    monkeypatch.setattr(address[1], "settings", grouped)
+    page.reload()
+    page.locator("summary").first.click()
+    page.fill("#n_best", "10")
+    page.locator("#text").focus()
+    translate(page, "abc")
+    assert page.locator("#list button").count() == 9
+    # An empty field leaves the beam to the service
+    page.fill("#n_best", "2")
+    page.fill("#beam_size", "")
+    page.locator("#text").focus()
+    translate(page, "abc")
+    assert page.inner_text("#best") == "cba/0/6/"
+
+
+def test_a_closed_group_of_options_opens_for_a_wrong_value(visit):
+    page = visit()
+    page.fill("#text", "abc")
+    page.evaluate("document.querySelector('#n_best').value = 99")
+    page.click("#go")
+    page.locator("#n_best").wait_for()
+    assert page.evaluate("document.activeElement.id") == "n_best"
 
 
 def test_a_model_that_aligns_no_words(visit, address, monkeypatch):
@@ -344,6 +368,7 @@ def test_blank_lines_stay_and_doubtful_lines_are_marked(visit, pictures):
     # Three rows and the end of the text; two rows have buttons
     assert [row.strip() for row in page.locator("#best li").all_inner_texts()] == ["cba/0/5/", "", "gnol/0/5/ ⚠", ""]
     assert page.locator("#best .part").count() == 2
+    assert page.get_by_role("img", name="may be incomplete").count() == 1
     assert "cut" in page.locator("#best .mark-warn").get_attribute("title")
     assert page.locator("#warning").is_hidden()
     page.locator("#best .part").nth(1).click()
@@ -582,6 +607,8 @@ def test_both_directions(visit, pictures):
     page = visit(route={"**/health": health, "**/translate": answer})
     page.focus("#text")
     translate(page, "Guten Morgen.")
+    languages = [page.locator(place).get_attribute("lang") for place in ("#text", "#best", "#list")]
+    assert languages == ["de", "en", "en"]
     asked = {name: sent[-1][name] for name in ("source", "tgt_lang", "text", "alignment")}
     assert asked == {"source": "de", "tgt_lang": "en", "text": ["Guten Morgen."], "alignment": False}
     page.screenshot(path=pictures / "pairs.png", full_page=True)
@@ -592,8 +619,40 @@ def test_both_directions(visit, pictures):
     # English has one target, and French does not lead back
     assert page.inner_text("#to") == "German"
     page.select_option("#source", "de")
-    page.select_option("#choose", "fr")
+    answered(page, lambda: page.select_option("#choose", "fr"))
     assert page.locator("#swap").is_hidden()
+    assert sent[-1]["tgt_lang"] == "fr"
+
+
+def test_what_changes_while_a_request_runs(visit, address):
+    """A change of languages asks again; an answer for a text that has changed says so."""
+    stub = address[2]
+    health = {"src_lang": "de", "src_langs": ["de"], "tgt_lang": "en", "tgt_langs": ["en", "fr"]}
+
+    def two(route: Any) -> None:
+        found = route.fetch().json()
+        route.fulfill(json=found | health | {"models": [found["models"][0] | health]})
+
+    def english(route: Any) -> None:
+        asked = route.request.post_data_json
+        sent.append(asked["tgt_lang"])
+        route.continue_(post_data=asked | {"tgt_lang": "en"})
+
+    sent: list[str] = []
+    ended: list[str] = []
+    page = visit(route={"**/health": two, "**/translate": english})
+    page.on("requestfailed", lambda asked: ended.append(asked.post_data_json["tgt_lang"]))
+    stub.gate.clear()
+    page.fill("#text", "abc")
+    with page.expect_request("**/translate"):
+        page.click("#go")
+    with page.expect_request("**/translate"):
+        page.select_option("#choose", "fr")
+    page.fill("#text", "abcd")
+    stub.gate.set()
+    page.get_by_text("cba/0/5/").first.wait_for()
+    assert (sent, ended) == (["en", "fr"], ["en"])
+    assert page.inner_text("#state") == "The text has changed"
 
 
 def test_a_key(visit, pictures):
@@ -608,6 +667,10 @@ def test_a_key(visit, pictures):
     page.keyboard.press("Enter")
     page.get_by_text("does not accept this key").wait_for()
     page.screenshot(path=pictures / "key.png", full_page=True)
+    # No header can have it
+    page.fill("#key", "Öffne → dich")
+    page.keyboard.press("Enter")
+    assert page.locator("#unlock").is_visible()
     page.fill("#key", "open sesame")
     page.keyboard.press("Enter")
     page.locator("#from").wait_for()
