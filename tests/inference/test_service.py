@@ -319,6 +319,12 @@ def test_names_of_the_service(host, allowed, status):
         assert status == 200 or "--allowed-hosts" in answer.error
 
 
+@pytest.mark.parametrize("allowed", ["https://mt.example.org", "*.example.org", "mt.example.org/de"])
+def test_names_that_no_host_has(allowed):
+    with pytest.raises(ValueError, match="--allowed-hosts"), served(allowed_hosts=f"a.example, {allowed}"):
+        pass
+
+
 def test_a_body_that_never_ends_is_not_read_on(plain):
     answer = plain.call(chunks=[b" " * (1 << 20)] * 40)
     assert answer.status == 413
@@ -518,6 +524,24 @@ def test_open_translations_are_measured():
         running.stub.gate.clear()
         assert b"seq2seq_open_translations 1.0" in asyncio.run(scenario())
         assert b"seq2seq_open_translations 0.0" in measured()
+
+
+def test_a_stream_is_timed_to_its_end():
+    counted = b'seq2seq_http_request_seconds_count{path="/translate"} 1.0'
+
+    async def scenario() -> bytes:
+        asked = asyncio.create_task(running.send({"text": "ab", "stream": True}))
+        while not running.stub.begun.is_set():
+            await asyncio.sleep(0.002)
+        scraped = await running.send(path="/metrics", method="GET")
+        running.stub.gate.set()
+        await asked
+        return scraped.body
+
+    with served() as running:
+        running.stub.gate.clear()
+        assert counted not in asyncio.run(scenario())
+        assert counted in running.call(path="/metrics", method="GET").body
 
 
 def test_a_model_that_aligns_no_words():

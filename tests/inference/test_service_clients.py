@@ -85,6 +85,19 @@ def test_several_texts_alternatives_and_auto(plain):
     assert form(plain, {"q": ["ab", "c"], "source": "de"}).json == {"translatedText": ["ba/0/3/", "c/0/3/"]}
 
 
+@pytest.mark.parametrize("empty", [None, ""])
+def test_empty_fields_count_as_left_out(plain, empty):
+    fields = dict.fromkeys(("source", "target", "format", "alternatives", "api_key"), empty)
+    assert plain.call({"q": "ab", **fields}).json == plain.call({"q": "ab"}).json
+
+
+def test_alternatives_are_cut_to_the_largest_beam_of_whole_groups():
+    stub = Stub(beam_size=6)
+    stub.settings = SearchSettings(beam_size=6, beam_groups=3)
+    with served(stub) as running:
+        assert len(running.call({"q": "ab", "alternatives": 99}).json["alternatives"]) == 8
+
+
 @pytest.mark.parametrize(
     ("body", "status", "key"),
     [
@@ -111,6 +124,11 @@ def test_a_form_that_cannot_be_read(plain):
     assert (answer.status, "Content-Type" in answer.error) == (415, True)
     kind = {"content-type": "multipart/form-data"}
     assert plain.call(b"--x", headers=kind).status == 400
+    # A client's choice of a decoder: the one takes seconds for a long field, the other returns lone surrogates
+    field = b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\n+2AA-\r\n--x--\r\n'
+    for charset, status in (("punycode", 400), ('"UTF-7"', 400), ("UTF-8", 200), ("us-ascii", 200)):
+        kind = {"content-type": f"multipart/form-data; boundary=x; charset={charset}"}
+        assert plain.call(field, headers=kind).status == status
 
 
 def test_a_page_of_another_origin_may_not_send_forms(plain):
@@ -269,7 +287,7 @@ def test_several_models_that_do_not_go_together(rest):
 @pytest.fixture
 def guarded(tmp_path):
     path = tmp_path / "keys"
-    path.write_text("# of the team\n\n one \nsecond-kéy\n", "utf-8")
+    path.write_text("one \n\n# für alle\nsecond-key\n", "utf-8-sig")
     with served(api_key_file=str(path)) as running:
         yield running, path
 
@@ -284,7 +302,7 @@ def test_keys(guarded):
     missing = running.call(body)
     assert (missing.status, missing.headers["www-authenticate"]) == (401, "Bearer")
     assert "Authorization: Bearer" in missing.error
-    assert [status("Bearer one"), status("bearer  one"), status("Bearer on"), status("Bearer # of the team")] == [
+    assert [status("Bearer one"), status("bearer  one"), status("Bearer on"), status("Bearer # für alle")] == [
         200,
         200,
         403,
@@ -292,7 +310,7 @@ def test_keys(guarded):
     ]
     # A wrong header is refused whatever the field says
     assert status("Bearer no", api_key="one") == 403
-    assert running.call({**body, "api_key": "second-kéy"}).status == 200
+    assert running.call({**body, "api_key": "second-key"}).status == 200
     assert form(running, {"q": "ab", "api_key": "one"}).status == 200
     assert running.call({"q": "ab", "api_key": "two"}).status == 403
     assert running.call({"q": "ab", "api_key": 1}).status == 401
@@ -313,6 +331,12 @@ def test_keys(guarded):
 def test_a_file_of_keys_that_cannot_be_read(tmp_path):
     with pytest.raises(ValueError, match="none: cannot be read"):
         read_keys(str(tmp_path / "none"))
+    # A browser sends no header of these
+    for key in ("kéy", "a\tkey"):
+        (tmp_path / "keys").write_text(f"one\n{key}\n", "utf-8")
+        with pytest.raises(ValueError, match=r"line 2") as refused:
+            read_keys(str(tmp_path / "keys"))
+        assert key not in str(refused.value)
 
 
 def test_pages_of_allowed_origins_only():
@@ -344,6 +368,7 @@ def test_a_stream_has_the_lines_of_its_texts_in_order(plain):
     texts = ["ab\n\n  cd\n", "", "long"]
     answer = plain.call({"text": texts, "stream": True, "n_best": 2})
     assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["x-accel-buffering"] == "no"
     *events, last = events_of(answer.body)
     assert last == ("done", {})
     joined = ["", "", ""]

@@ -9,17 +9,24 @@ from seq2seq.inference.service.messages import RefusedError
 
 
 def read_keys(path: str | None) -> list[bytes]:
-    """Read one key from each line, except blank lines and comments (#); raise ValueError for a file without keys."""
+    """Read one key from each line, except blank lines and comments (#).
+
+    Raises:
+        ValueError: The file cannot be read, has no key, or has one that no header can carry.
+    """
     if path is None:
         return []
     try:
-        lines = [line.strip() for line in Path(path).read_text("utf-8").splitlines()]
+        lines = [line.strip() for line in Path(path).read_text("utf-8-sig").split("\n")]
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--api-key-file {path}: cannot be read ({getattr(error, 'strerror', 'not UTF-8')})") from None
-    keys = [line.encode() for line in lines if line and not line.startswith("#")]
+    keys = {number: line for number, line in enumerate(lines, 1) if line and not line.startswith("#")}
     if not keys:
         raise ValueError(f"--api-key-file {path}: has no key; write a key a line, or leave the option out")
-    return keys
+    for number, key in keys.items():
+        if not (key.isascii() and key.isprintable()):
+            raise ValueError(f"--api-key-file {path}: the key in line {number} is not printable ASCII; choose another")
+    return [key.encode() for key in keys.values()]
 
 
 def check_key(keys: list[bytes], key: object) -> None:

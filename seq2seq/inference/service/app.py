@@ -26,6 +26,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from python_multipart.multipart import parse_options_header
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -98,7 +99,10 @@ class Service:
         self.models = models
         self.limits = limits
         self.read_keys()
-        self.origins = _origins(limits)
+        remedy = "is no origin; write it like https://app.example.org, or * for any"
+        self.origins = _listed("--cors", limits.cors, r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+", remedy)
+        remedy = "is no name; write it like mt.example.org, or * for any"
+        self.names = _listed("--allowed-hosts", limits.allowed_hosts, r"\*|[^*/?#@]+", remedy)
         self.metrics = Metrics()
         self.batcher = Batcher(limits=limits, metrics=self.metrics, begin=begin)
         self.open = 0
@@ -268,7 +272,8 @@ class _Events(StreamingResponse):
     """Stream of events that ends after some seconds, also if its client reads nothing."""
 
     def __init__(self, events: AsyncIterator[str], seconds: float) -> None:
-        super().__init__(events, media_type="text/event-stream")
+        # nginx would hold events back
+        super().__init__(events, headers={"x-accel-buffering": "no"}, media_type="text/event-stream")
         self.seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -352,8 +357,7 @@ def _guarded(app: ASGIApp, service: Service) -> ASGIApp:
         app = CORSMiddleware(
             app, allow_origins=service.origins, allow_methods=["GET", "POST"], allow_headers=allowed, max_age=86_400
         )
-    named = (limits.allowed_hosts or "").replace(",", " ").split()
-    hosts = {"", "localhost", *map(_name_of, [limits.host, *named])}
+    hosts = {"", "localhost", *map(_name_of, [limits.host, *service.names])}
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         # Without a lifespan and web sockets, every scope is a request
@@ -366,7 +370,6 @@ def _guarded(app: ASGIApp, service: Service) -> ASGIApp:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", []), *_HEADERS]
                 metrics.requests.labels(path, str(message["status"])).inc()
-                metrics.seconds.labels(path).observe(time.monotonic() - began)
             await send(message)
 
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
@@ -382,6 +385,7 @@ def _guarded(app: ASGIApp, service: Service) -> ASGIApp:
             await answer(scope, receive, send_counted)
         finally:
             service.open -= is_open
+            metrics.seconds.labels(path).observe(time.monotonic() - began)
 
     return wrapped
 
@@ -447,6 +451,10 @@ async def _form(request: Request, kind: str, body: bytes, origins: list[str]) ->
         if len(pairs) > _MOST_FIELDS:
             raise ValueError
         if kind == "multipart/form-data":
+            # Decoders of other charsets, which the client could choose, take seconds or return lone surrogates
+            _, named = parse_options_header(request.headers["content-type"])
+            if named.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"us-ascii"):
+                raise ValueError
             form = Request(request.scope, receive).form(max_files=0, max_fields=_MOST_FIELDS)
             pairs += [(name, str(value)) for name, value in (await form).multi_items()]
         else:
@@ -454,7 +462,7 @@ async def _form(request: Request, kind: str, body: bytes, origins: list[str]) ->
             how = {"keep_blank_values": True, "max_num_fields": _MOST_FIELDS}
             pairs += await asyncio.to_thread(parse_qsl, body.decode(), **how)
     except (ValueError, HTTPException):
-        message = f"the form cannot be read, or has over {_MOST_FIELDS} fields; send application/json"
+        message = f"the form cannot be read as UTF-8, or has over {_MOST_FIELDS} fields; send application/json"
         raise RefusedError(400, message) from None
     values = {name: [value for other, value in pairs if other == name] for name, _ in pairs}
     return {name: row[0] if len(row) == 1 else row for name, row in values.items()}
@@ -511,13 +519,13 @@ def _page(text: str, *, style: str, script: str = "") -> Response:
     return Response(text, media_type="text/html", headers=headers)
 
 
-def _origins(limits: ServiceSettings) -> list[str]:
-    """Read the origins of --cors; raise ValueError for an entry that is not an origin."""
-    origins = [each.rstrip("/") for each in (limits.cors or "").replace(",", " ").split()]
-    for origin in origins:
-        if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+", origin):
-            raise ValueError(f"--cors {origin}: is no origin; write it like https://app.example.org, or * for any")
-    return origins
+def _listed(option: str, given: str | None, form: str, remedy: str) -> list[str]:
+    """Read the entries of an option; raise ValueError for an entry that is not of the form, a regular expression."""
+    entries = [each.rstrip("/") for each in (given or "").replace(",", " ").split()]
+    for entry in entries:
+        if not re.fullmatch(form, entry):
+            raise ValueError(f"{option} {entry}: {remedy}")
+    return entries
 
 
 def language_name(code: str) -> str:

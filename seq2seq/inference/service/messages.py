@@ -8,7 +8,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_type_hints
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 from pydantic_core import from_json, to_json
 from starlette.exceptions import HTTPException
 
@@ -110,14 +119,21 @@ class LibreRequest(BaseModel):
     format: Literal["text"] = Field("text", description="html is not translated")
     alternatives: int = Field(0, ge=0, description="further translations of each text")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Leave out empty fields, which some clients send for what they do not choose."""
+        return {name: value for name, value in fields.items() if name == "q" or value not in (None, "")}
+
     def own(self, defaults: SearchSettings, limits: ServiceSettings) -> TranslateRequest:
         """Return the request in this service's form, with as many alternatives as its limits allow."""
         options = {}
         if self.alternatives:
-            n_best = min(1 + self.alternatives, max(limits.max_beam_size, defaults.beam_size))
             # A beam is a multiple of its groups
-            groups = math.ceil(max(n_best, defaults.beam_size) / defaults.beam_groups)
-            options = {"n_best": n_best, "beam_size": groups * defaults.beam_groups}
+            groups = defaults.beam_groups
+            most = max(limits.max_beam_size, defaults.beam_size) // groups * groups
+            n_best = min(1 + self.alternatives, most)
+            options = {"n_best": n_best, "beam_size": math.ceil(max(n_best, defaults.beam_size) / groups) * groups}
         return TranslateRequest.model_validate({"text": self.q, **options})
 
     def answer(self, translations: list[Translation], src_lang: str) -> bytes:

@@ -20,7 +20,7 @@ class Metrics:
         rest = {"namespace": "seq2seq", "registry": self.registry}
         self.requests = Counter("http_requests", "Requests answered.", ["path", "status"], **rest)
         self.seconds = Histogram(
-            "http_request_seconds", "Seconds from a request to its answer.", ["path"], buckets=_SECONDS, **rest
+            "http_request_seconds", "Seconds until a request's answer ended.", ["path"], buckets=_SECONDS, **rest
         )
         self.texts = Counter("texts", "Texts translated or failed.", ["outcome"], **rest)
         self.characters = Counter("source_characters", "Characters of the texts that were accepted.", **rest)
