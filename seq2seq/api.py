@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from seq2seq.runs.folder import RunFolder
-from seq2seq.settings.compose import compose_settings, resolved_settings, typed_settings
+from seq2seq.settings.compose import compose_settings, cut_lists, resolved_settings, typed_settings
 from seq2seq.settings.hydra_call import plain_settings
 from seq2seq.system.json_file import read_json
 from seq2seq.training.machine.environment import VARIABLES
-from seq2seq.training.plan import RunPlan, cut_lists, plan_of_words
+from seq2seq.training.plan import RunPlan, plan_of_words
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
@@ -30,7 +30,7 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Compose the settings of `python -m seq2seq.train` with these overrides, as plain values.
 
     Raises:
-        ValueError: An override is wrong; the message names it and what to write instead.
+        ValueError: Hydra refuses an override, by its key for example; values are checked by `Run`.
 
     Examples:
         >>> compose(["mixer=lightconv", "model.dim=128"])["model"]["dim"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def _parser() -> Parser:
     add("--text", type=sentence, metavar="TEXT", help="the source sentence (with --ckpt)")
     add("--target", type=sentence, metavar="TEXT", help="the target sentence (the model's own translation)")
     add("--tgt-lang", type=sentence, metavar="LANG", help="target language, of a checkpoint that has several")
+    add("--src-lang", type=sentence, metavar="LANG", help="source language, likewise")
     text = "package, besides seq2seq, whose mixers a checkpoint may name; may be repeated"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=text)
     text = "positions of a model with random weights (16)"
@@ -68,7 +70,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
     if sum(subjects) != 1:
         parser.error("say what to look into, one of: mixer=<name>, --ckpt FILE --text TEXT, --atlas")
     if options.ckpt is None:
-        parser.refuse(options, ("text", "target", "tgt_lang", "trust"), "goes with --ckpt")
+        parser.refuse(options, ("text", "target", "src_lang", "tgt_lang", "trust"), "goes with --ckpt")
     if not options.overrides:
         parser.refuse(options, ("length",), "goes with mixer=<name>")
     if not options.atlas:
@@ -90,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
         from seq2seq.analysis.atlas.write_atlas import write_atlas
 
         # None: all mixers of conf/mixer/self
-        names = None if options.mixers is None else options.mixers.split(",")
+        names = None if options.mixers is None else re.split(r",(?![^\[]*\])", options.mixers)
         # The default is filled in here, since `_check` compares with None
         limit = 10.0 if options.seconds is None else options.seconds
         return write_atlas(names, limit=limit, figure=options.figure, out=out, seed=options.seed)
@@ -99,6 +101,7 @@ def _run(options: argparse.Namespace) -> int:
             Path(options.ckpt),
             text=options.text,
             target=options.target,
+            src_lang=options.src_lang,
             tgt_lang=options.tgt_lang,
             trust=options.trust,
             out=out,

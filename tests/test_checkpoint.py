@@ -525,6 +525,9 @@ def test_atomic_file_follows_links_and_keeps_modes(tmp_path):
     assert link.is_symlink()
     assert target.read_bytes() == b"new"
     assert target.stat().st_mode & 0o777 == 0o640
+    # A name that is long in bytes
+    with files.atomic_file(tmp_path / f"{'名' * 80}.txt") as file:
+        file.write(b"x")
     with files.atomic_file("/dev/null") as file:
         file.write(b"x")
     assert not Path("/dev/null").is_file()

@@ -69,7 +69,7 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
         ValueError: The settings are wrong or name no preset, or the folder cannot be written.
     """
     # A checkpoint needs no Hydra
-    from seq2seq.settings.compose import presets, resolved_settings
+    from seq2seq.settings.compose import cut_lists, presets, resolved_settings, typed_settings
 
     require_matplotlib("a report")
     # Checked before Hydra composes, for a message with a remedy
@@ -81,7 +81,7 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
     name = values["mixer"]
     if "hydra.searchpath" not in values:  # a search path may have further presets
         require_known(name, presets(), "mixer")
-    config = resolved_settings(overrides)
+    config = cut_lists(resolved_settings(overrides), typed_settings(overrides))
     folder = html_report.require_earlier(require_folder(out or Path("inspect") / name))
     # A preset for images has its grid in the tokenizer's settings
     grid = read_section(TokenizerSettings, config["tokenizer"], "tokenizer").patches
@@ -117,6 +117,7 @@ def of_checkpoint(
     *,
     text: str,
     target: str | None,
+    src_lang: str | None,
     tgt_lang: str | None,
     trust: Sequence[str],
     out: Path | None,
@@ -128,7 +129,8 @@ def of_checkpoint(
         path: The checkpoint.
         text: The source sentence, or an image as in a corpus.
         target: The target sentence; the model's own translation if None.
-        tgt_lang: Target language of a checkpoint that has several.
+        src_lang: Source language of a checkpoint that has several.
+        tgt_lang: Target language, likewise.
         trust: Packages, besides seq2seq, whose mixers the checkpoint may name.
         out: The report's folder, `inspect/<the run's name>` if None.
         seed: Seed of torch's random numbers.
@@ -143,7 +145,7 @@ def of_checkpoint(
     name = run.path.name if run else path.stem
     folder = html_report.require_earlier(require_folder(out or Path("inspect") / name))
     torch.manual_seed(seed)
-    translator = Translator.load(path, device="cpu", trust=trust, tgt_lang=tgt_lang)
+    translator = Translator.load(path, device="cpu", trust=trust, src_lang=src_lang, tgt_lang=tgt_lang)
     tokenizer = translator.tokenizer
     text = " ".join(text.split())
     # The same ids that translation uses: language tags, then pieces

@@ -136,13 +136,18 @@ def _of_parquet(path: Path) -> Iterator[Example]:
 
 def _as_line(data: bytes) -> str:
     """Convert an image from the hub, a PNG or a JPEG, to a line."""
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     try:
         # Only two formats, to keep untrusted bytes from Pillow's many other readers
-        return write_image(np.asarray(Image.open(io.BytesIO(data), formats=("PNG", "JPEG")).convert("RGB")))
+        image = ImageOps.exif_transpose(Image.open(io.BytesIO(data), formats=("PNG", "JPEG")))
+        plain = image.mode in ("1", "L", "P", "RGB") and "transparency" not in image.info
+        line = write_image(np.asarray(image.convert("RGB"))) if plain else ""
     except Exception as error:  # Pillow may raise anything for damaged or hostile bytes
         raise OSError(f"an image of {len(data):,} bytes is neither PNG nor JPEG, or is damaged") from error
+    if not line:
+        raise OSError(f"an image is of Pillow's mode {image.mode}, or transparent: convert the images to RGB of 8 bits")
+    return line
 
 
 def _names_of(metadata: dict[bytes, bytes], label: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -136,8 +137,11 @@ def write_splits(folder: Path, splits: Mapping[str, Iterable[tuple[str, str]]]) 
     """Write the images of each split (.png64) and their texts (.en), one a line; return the number of images."""
     folder.mkdir(parents=True, exist_ok=True)
     sizes = dict.fromkeys(splits, 0)
-    for split, examples in splits.items():
-        with atomic_file(folder / f"{split}.png64") as drawn, atomic_file(folder / f"{split}.en") as words:
+    # All files are put in place together, so that an interrupted call leaves none
+    with contextlib.ExitStack() as stack:
+        for split, examples in splits.items():
+            files = [folder / f"{split}{suffix}" for suffix in (".png64", ".en")]
+            drawn, words = (stack.enter_context(atomic_file(file)) for file in files)
             for image, text in examples:
                 drawn.write(f"{image}\n".encode())
                 words.write(f"{text}\n".encode())

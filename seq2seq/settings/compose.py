@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import copy
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig
 
+from seq2seq.settings.classes import mixers_of
 from seq2seq.settings.dicts import differences
 from seq2seq.settings.hydra_call import REFUSALS, compose_or_raise, plain_settings, refusal, wrong_word
 from seq2seq.settings.values import require_list
@@ -86,3 +88,26 @@ def typed_settings(words: Sequence[str]) -> frozenset[str]:
 def is_chosen(key: str, chosen: Iterable[str]) -> bool:
     """Return True if `chosen` contains `key`, a section that contains it, or a key inside it."""
     return any(f"{key}.".startswith(f"{each}.") or each.startswith(f"{key}.") for each in chosen)
+
+
+def cut_lists(config: Mapping[str, Any], typed: Collection[str]) -> dict[str, Any]:
+    """Return plain settings whose `per_layer` lists have no more entries than the model has layers.
+
+    Lists whose keys are among `typed` are not cut: building the model refuses them if they are too long.
+    """
+    result = copy.deepcopy(dict(config))
+    mixer, model = result.get("mixer"), result.get("model")
+    if not isinstance(mixer, dict) or not isinstance(model, dict):
+        return result
+    decoder = [model.get("decoder_layers")]
+    encoder = [model.get("encoder_layers"), mixer.get("extra_encoder_layers", 0)]
+    depths = {"encoder": encoder, "decoder": decoder, "cross": decoder}
+    for slot, path, values in mixers_of(mixer):
+        lists = values.get("per_layer")
+        # Later checks refuse wrong values
+        if not isinstance(lists, dict) or not all(isinstance(each, int) for each in depths[slot]):
+            continue
+        for key, entries in lists.items():
+            if isinstance(entries, list) and not is_chosen(f"{path}.per_layer.{key}", typed):
+                lists[key] = entries[: max(1, sum(depths[slot]))]
+    return result

@@ -134,7 +134,7 @@ def _shared_folder(overrides: Sequence[str]) -> str:
     if not swept or not names or names[-1] in ("", "null") or "$" in names[-1]:
         return ""
     name = shown(names[-1])
-    return f"run={name} would be the folder of several jobs: leave run out, or write 'run={name}-${{seed}}'"
+    return f"run={name} would be the folder of several jobs: leave run out, or write 'run={name}-${{hydra:job.num}}'"
 
 
 def _wrong_job(overrides: Sequence[str]) -> str:

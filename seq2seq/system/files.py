@@ -67,9 +67,8 @@ def atomic_file(path: str | os.PathLike[str], *, keep: str | None = None) -> Ite
     if final.is_dir():
         raise IsADirectoryError(f"{path} is a directory, not a file to write")
     _remove_unfinished(final)
-    # In the same folder, since a rename stays on one disk. The name is unique among machines that share the disk, and
-    # shorter than 255 bytes, the limit of file systems.
-    temporary = final.with_name(f".{final.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    # In the same folder, since a rename stays on one disk. The name is unique among machines that share the disk
+    temporary = final.with_name(f".{_shortened(final)}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         with _named_errors(path, temporary), open(temporary, "xb") as file:
             yield file
@@ -87,9 +86,14 @@ def atomic_file(path: str | os.PathLike[str], *, keep: str | None = None) -> Ite
         raise
 
 
+def _shortened(path: Path) -> str:
+    """Return the beginning of a file's name, to which a suffix within the limit of 255 bytes can be added."""
+    return os.fsdecode(os.fsencode(path.name)[:200])
+
+
 def _remove_unfinished(final: Path) -> None:
     """Delete what killed processes left of `final`, an hour after they wrote: processes of other machines may live."""
-    for left in final.parent.glob(f".{glob.escape(final.name[:100])}.*.tmp"):
+    for left in final.parent.glob(f".{glob.escape(_shortened(final))}.*.tmp"):
         with contextlib.suppress(OSError, ValueError):
             if time.time() - left.stat().st_mtime > UNFINISHED_SECONDS:
                 try:

@@ -27,7 +27,7 @@ from seq2seq.network.mixer import SelfMixer
 from seq2seq.network.model import Seq2Seq
 from seq2seq.network.weight_blocks import take_values, value_layer
 from seq2seq.settings.classes import SLOTS, class_names, mixers_of, read_mixers
-from seq2seq.settings.compose import is_chosen
+from seq2seq.settings.compose import cut_lists, is_chosen
 from seq2seq.settings.data import DataSettings
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.dicts import UNSET, differences, flat, put
@@ -35,7 +35,7 @@ from seq2seq.settings.model import ModelSettings
 from seq2seq.settings.run import present_settings
 from seq2seq.settings.tokenizer import TokenizerSettings
 from seq2seq.settings.values import shown, written
-from seq2seq.training.plan import RunPlan, cut_lists
+from seq2seq.training.plan import RunPlan
 
 log = logging.getLogger(__name__)
 

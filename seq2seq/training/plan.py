@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +15,7 @@ from seq2seq.data.multi_corpus import NamedCorpus
 from seq2seq.data.preflight import open_corpora
 from seq2seq.runs.folder import RunFolder, folder_of, mixer_label
 from seq2seq.settings.classes import mixers_of, packages_of
-from seq2seq.settings.compose import chosen_settings, is_chosen, typed_mixers, typed_settings
+from seq2seq.settings.compose import chosen_settings, cut_lists, typed_mixers, typed_settings
 from seq2seq.settings.declare import plain, require_used
 from seq2seq.settings.run import Settings, read_settings
 from seq2seq.settings.tokenizer import TokenizerSettings
@@ -162,7 +161,7 @@ def make_plan(
 
 def _require_effect(plan: RunPlan, typed: Collection[str]) -> None:
     """Raise ValueError for a setting that the user typed but that has no effect with the other settings."""
-    for section in (plan.data, plan.tokenizer, plan.optim, plan.search, plan.trainer):
+    for section in (plan.model, plan.data, plan.tokenizer, plan.optim, plan.search, plan.trainer):
         require_used(section, typed)
     for _, path, values in mixers_of(plan.mixers):
         listed = values.get("per_layer")
@@ -194,26 +193,3 @@ def _require_effect(plan: RunPlan, typed: Collection[str]) -> None:
                 f"data.vocab_size={tokenizer.vocab_size} has no effect: {tokenizer.named_models} has {pieces} pieces; "
                 "leave it out"
             )
-
-
-def cut_lists(config: Mapping[str, Any], typed: Collection[str]) -> dict[str, Any]:
-    """Return plain settings whose `per_layer` lists have no more entries than the model has layers.
-
-    Lists whose keys are among `typed` are not cut: building the model refuses them if they are too long.
-    """
-    result = copy.deepcopy(dict(config))
-    mixer, model = result.get("mixer"), result.get("model")
-    if not isinstance(mixer, dict) or not isinstance(model, dict):
-        return result
-    decoder = [model.get("decoder_layers")]
-    encoder = [model.get("encoder_layers"), mixer.get("extra_encoder_layers", 0)]
-    depths = {"encoder": encoder, "decoder": decoder, "cross": decoder}
-    for slot, path, values in mixers_of(mixer):
-        lists = values.get("per_layer")
-        # Later checks refuse wrong values
-        if not isinstance(lists, dict) or not all(isinstance(each, int) for each in depths[slot]):
-            continue
-        for key, entries in lists.items():
-            if isinstance(entries, list) and not is_chosen(f"{path}.per_layer.{key}", typed):
-                lists[key] = entries[: max(1, sum(depths[slot]))]
-    return result

@@ -115,6 +115,10 @@ def test_what_is_no_source_is_refused(tmp_path, capsys):
     (tmp_path / "broken.tar.gz").write_bytes(binary(tmp_path).read_bytes()[:5000])
     hub = parquet(tmp_path / "hub")
     pq.write_table(pa.table({"img": [{"bytes": b"GIF"}], "label": [0]}), hub / "plain_text" / "train-00001.parquet")
+    file = io.BytesIO()
+    Image.fromarray(np.full((32, 32), 20_000, dtype=np.uint16)).save(file, format="PNG")
+    deep = parquet(tmp_path / "deep") / "plain_text" / "train-00001.parquet"
+    pq.write_table(pa.table({"img": [{"bytes": file.getvalue()}], "label": [0]}), deep)
     unlabeled = parquet(tmp_path / "unlabeled") / "plain_text" / "train-00000-of-00001.parquet"
     table = pq.read_table(unlabeled)
     pq.write_table(table.set_column(1, "label", pa.array([-1] * len(table), pa.int64())), unlabeled)
@@ -124,6 +128,7 @@ def test_what_is_no_source_is_refused(tmp_path, capsys):
         "nowhere": "no such file",
         "broken.tar.gz": "broken.tar.gz",
         "hub": "neither PNG nor JPEG",
+        "deep": "convert the images to RGB of 8 bits",
         "text": "has the columns text",
         "unlabeled": "label -1",
     }.items():

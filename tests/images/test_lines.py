@@ -28,7 +28,7 @@ from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.token_cache import PairEncoder
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
-from seq2seq.images.lines import encode_images, pack, read_image, unpack, write_image
+from seq2seq.images.lines import encode_images, pack, read_image, unpack, write_image, write_splits
 from seq2seq.images.words import WordImages, has_letter
 from seq2seq.inference.encoding import source_pieces
 from seq2seq.inference.translator import Translator
@@ -479,6 +479,16 @@ def test_frames_are_the_patches_of_a_moving_text(capsys, tmp_path):
             images_of.line(wrong, 0)
 
 
+def test_an_interrupted_drawing_leaves_no_file(tmp_path):
+    def examples():
+        yield "line", "text"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_splits(tmp_path, {"valid": [("line", "text")], "train": examples()})
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_drawn_corpus_keeps_its_parts_apart(drawn):
     texts = {split: (drawn / f"{split}.en").read_text().split("\n")[:-1] for split in ("train", "valid", "test")}
     assert [len(part) for part in texts.values()] == [60, 6, 6]
@@ -547,7 +557,7 @@ def test_inspect_takes_images_of_more_ids_than_a_text_may_have(run, drawn, tmp_p
     image = (drawn / "test.png64").read_text().split("\n")[0]
     best = run / "checkpoints" / "best.safetensors"
     subject = model_report.of_checkpoint(
-        best, text=image, target="a", tgt_lang=None, trust=(), out=tmp_path / "seen", seed=0
+        best, text=image, target="a", src_lang=None, tgt_lang=None, trust=(), out=tmp_path / "seen", seed=0
     )
     assert subject.src.shape == (1, GRID.ids)
 

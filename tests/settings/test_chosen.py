@@ -6,8 +6,7 @@ import pytest
 from composed import TINY, config
 
 from seq2seq.network.build import build_model
-from seq2seq.settings.compose import typed_settings
-from seq2seq.training.plan import cut_lists
+from seq2seq.settings.compose import cut_lists, typed_settings
 
 SHALLOW = ["model.encoder_layers=2", "model.decoder_layers=2"]
 
