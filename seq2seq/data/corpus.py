@@ -182,10 +182,10 @@ def _read_corpus(folder: Path, settings: CorpusSettings, fingerprint: str) -> Co
     for split in (split for split in SPLITS if split in settings.splits):
         named = settings.place(split) is not None
         dataset = _open_arrow(folder / f"{split if named else 'train'}.arrow")
-        # For splits held out of training, and for the rest of it; `select` copies no text: the file stays mapped
+        # For splits held out of training, and for the rest of it
         if (folder / f"{split}.npy").is_file():
-            rows[split] = np.load(folder / f"{split}.npy", mmap_mode="r")
-            dataset = dataset.select(rows[split])
+            rows[split] = np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r"))
+            dataset = _rows_of(dataset, rows[split], f"{fingerprint}-{split}")
         splits[split] = dataset
         held_out += 0 if named else len(splits[split])
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
@@ -200,6 +200,18 @@ def _open_arrow(path: Path) -> Dataset:
     from datasets import Dataset
 
     return Dataset.from_file(str(path))
+
+
+def _rows_of(whole: Dataset, rows: np.ndarray, fingerprint: str) -> Dataset:
+    """Select rows (int64) of a whole file, whose text stays mapped.
+
+    `Dataset.select` makes a Python list of the rows, which takes some GB for a large corpus.
+    """
+    import pyarrow as pa
+    from datasets import Dataset
+
+    indices = pa.table({"indices": pa.array(rows.view(np.uint64))})
+    return Dataset(whole.data, info=whole.info, indices_table=indices, fingerprint=fingerprint)
 
 
 def limited(corpus: Corpus, limit: int | None, *, seed: int, cache_dir: Path, name: str) -> Corpus:
@@ -234,8 +246,9 @@ def limited(corpus: Corpus, limit: int | None, *, seed: int, cache_dir: Path, na
     rows = cached(cache_dir / f"limit-{fingerprint}", f"the subset of {name}", build=build, read=read)
     # `rows` are positions in the training split; `inside` are positions in train.arrow
     inside = corpus.rows["train"][rows] if "train" in corpus.rows else rows
+    train = _rows_of(corpus.splits["train"], inside, fingerprint)
     return corpus._replace(
-        splits=type(corpus.splits)({**corpus.splits, "train": corpus.splits["train"].select(rows)}),
+        splits=type(corpus.splits)({**corpus.splits, "train": train}),
         fingerprint=fingerprint,
         dropped=[*corpus.dropped, Dropped("limit", size - limit, "")],
         rows={**corpus.rows, "train": inside},

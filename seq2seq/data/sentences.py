@@ -34,6 +34,7 @@ _ORDINALS = word_set("de cs da et fi hr hu is lb lt lv nb nn no pl sk sl sr tr")
 _LONGEST_WORD = 60
 _LONGEST_TEXT = 1 << 15
 _LETTER_AFTER_END = re.compile(r"(?<=[.!?…]\s)[^\W\d_]")
+_SPACE_OF_BYTES = re.compile(r"[^\S\x00-\x7f]")  # white space of several bytes in UTF-8
 
 
 def sentences(text: str, language: str) -> list[str]:
@@ -54,10 +55,11 @@ def _cut_by_library(language: str, text: str) -> list[str]:
     """Cut by sentencex, which knows abbreviations by language but begins no sentence with a lowercase letter."""
     from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 
-    seen = text
+    # The library panics at "B\u00a0. C". One character replaces one, so that positions stay
+    seen = _SPACE_OF_BYTES.sub(" ", text)
     if text == text.lower():
-        # In lowercase text, any letter may begin a sentence. One character replaces one, so that positions stay
-        seen = _LETTER_AFTER_END.sub(lambda match: match[0].upper() if len(match[0].upper()) == 1 else match[0], text)
+        # In lowercase text, any letter may begin a sentence
+        seen = _LETTER_AFTER_END.sub(lambda match: match[0].upper() if len(match[0].upper()) == 1 else match[0], seen)
     parts: list[str] = []
     start = 0
     for length in map(len, segment(language, seen)):

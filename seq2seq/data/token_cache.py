@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from seq2seq.data.cleaning import Pairs
 from seq2seq.data.languages import NO_TAGS, Tags
@@ -82,9 +83,7 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: PairEncoder, nu
             raise LineError(done + error.position, error.line, error.reason) from None
     for side in SIDES:
         # pop frees one side's list before the other's array is made
-        rows = np.concatenate(lengths.pop(side))
-        np.save(folder / f"{side}.lengths.npy", rows)
-        np.save(folder / f"{side}.starts.npy", np.cumsum(rows, dtype=np.int64) - rows)
+        write_lengths(folder, side, np.concatenate(lengths.pop(side)))
     # The flat files carry no type of their own
     types = {side: dtype.name for side, dtype in zip(SIDES, encoder.dtypes, strict=True)}
     (folder / "meta.json").write_text(json.dumps(types))
@@ -97,16 +96,28 @@ def read_ids(folder: Path) -> Encoded:
         ValueError: The files do not belong together.
     """
     types = json.loads((folder / "meta.json").read_text())
-    sides = []
-    for side in SIDES:
-        ids = np.memmap(folder / f"{side}.ids", dtype=types[side], mode="r")
-        starts = np.load(folder / f"{side}.starts.npy", mmap_mode="r")
-        lengths = np.load(folder / f"{side}.lengths.npy", mmap_mode="r")
-        if len(starts) != len(lengths) or starts[-1] + lengths[-1] != len(ids):
-            raise ValueError(f"{side}.ids, {side}.starts.npy and {side}.lengths.npy do not belong together")
-        # Plain arrays over the same map are indexed faster than memmap, a subclass
-        sides.append(Ragged(*map(np.asarray, (ids, starts, lengths))))
-    return sides[0], sides[1]
+    src, tgt = (map_rows(folder, side, types[side]) for side in SIDES)
+    return src, tgt
+
+
+def write_lengths(folder: Path, name: str, lengths: np.ndarray) -> None:
+    """Write where the rows of the flat file `name`.ids begin, and their lengths, for `map_rows`."""
+    np.save(folder / f"{name}.lengths.npy", lengths)
+    np.save(folder / f"{name}.starts.npy", np.cumsum(lengths, dtype=np.int64) - lengths)
+
+
+def map_rows(folder: Path, name: str, dtype: DTypeLike) -> Ragged:
+    """Memory-map the rows of `name`.ids.
+
+    Raises:
+        ValueError: The file and its lengths do not belong together.
+    """
+    ids = np.memmap(folder / f"{name}.ids", dtype=dtype, mode="r")
+    starts, lengths = (np.load(folder / f"{name}.{each}.npy", mmap_mode="r") for each in ("starts", "lengths"))
+    if len(starts) != len(lengths) or starts[-1] + lengths[-1] != len(ids):
+        raise ValueError(f"{name}.ids, {name}.starts.npy and {name}.lengths.npy do not belong together")
+    # Plain arrays over the same map are indexed faster than memmap, a subclass
+    return Ragged(*map(np.asarray, (ids, starts, lengths)))
 
 
 def _encode_in_parallel(blocks: Iterable[Pairs], encoder: PairEncoder, num_proc: int) -> Iterator[Encoded]:

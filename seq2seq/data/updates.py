@@ -154,6 +154,7 @@ class TokenBatchSampler(Sampler[np.ndarray]):
     def batches(self) -> list[np.ndarray]:
         """Compute the epoch's batches of all ranks; batch i of rank r is number i * world_size + r."""
         if self._cached is None or self._cached[0] != self.epoch:
+            self._cached = None  # frees the last epoch's batches first
             lengths = self._lengths(self.epoch)
             batches = self._batches_of(self.epoch, *lengths)
             if (self.mixture or self.lengths_in) and self.epoch:

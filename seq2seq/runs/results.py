@@ -168,7 +168,8 @@ def read_metrics(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
     Raises:
         ValueError: The file is not a table in UTF-8.
     """
-    content = read_file(path)
+    # 1 GiB is some millions of rows, as of a long run that logs each update
+    content = read_file(path, 1 << 30)
     try:
         reader = csv.DictReader(io.StringIO(content.decode(), newline=""))
         rows = list(reader)

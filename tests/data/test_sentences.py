@@ -76,3 +76,7 @@ def test_nothing_is_lost(cut) -> None:
     for _ in range(300):
         text = "".join(random.choices(alphabet, k=random.randrange(40)))
         assert "".join(cut(text, random.choice(["de", "en", "zh", "ar"]))) == text
+    # Here sentencex cuts within a character
+    for space in "\u00a0\u2009\u3000":
+        text = f"Option B{space}. Next."
+        assert "".join(cut(text, "en")) == text

@@ -150,6 +150,9 @@ def test_links_of_a_file_are_links_of_pieces(tmp_path):
         file.write_text("".join(f"{line}\n" for line in ([wrong, *lines[1:]] if wrong else lines[:-1])))
         with pytest.raises(ValueError, match=why):
             align_pieces(data)
+    file.write_text("\n" * len(lines))
+    with pytest.raises(ValueError, match="links no words"):
+        align_pieces(data)
 
 
 def test_ibm_model_1_links_translations(tmp_path):

@@ -179,8 +179,8 @@ class Batcher:
             results = batch[0].translate([entry.text for entry in batch], batch[0].options, step)
         except _AbandonedError:
             raise
-        # Catch errors of any type: the thread must survive
-        except Exception as error:
+        # Errors of any type, also a panic of a library in Rust: the thread must survive
+        except BaseException as error:
             if len(batch) > 1:
                 for entry in batch:
                     if not entry.future.done():

@@ -134,7 +134,7 @@ class CsvLogger(Logger):
         self.path = Path(save_dir) / filename
         self._rows: list[dict[str, Any]] = []
         self._columns = ["step"]
-        if self.path.exists():
+        if is_first_process() and self.path.exists():
             columns, rows = read_metrics(self.path)
             self._columns = columns or self._columns
             # A write that was cut short leaves an incomplete row.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from seq2seq.data.preparation import PreparedData
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.raw_pairs import open_split
 from seq2seq.data.text_files import read_lines
+from seq2seq.data.token_cache import map_rows, write_lengths
 from seq2seq.inference.encoding import source_pieces, target_pieces
 from seq2seq.inference.forced import words_of
 from seq2seq.network.mixer import CrossMixer
@@ -92,19 +94,24 @@ def align_pieces(prepared: PreparedData) -> Ragged:
     file = prepared.plan.data.alignment
     origin = file_fingerprint(Path(file)) if file else f"{_PAIRS} {_ITERATIONS} {_TENSION}"
     # Rules on lengths choose the pairs
-    kept = [pairs.rows if pairs.rows is None else pairs.rows.tobytes() for _, pairs in prepared.corpora("train")]
-    chosen = hashlib.sha256(repr(kept).encode()).hexdigest()
-    key = f"2 {prepared.fingerprint} {prepared.tokenizer.fingerprint} {origin} {chosen}"
+    key = hashlib.sha256(f"3 {prepared.fingerprint} {prepared.tokenizer.fingerprint} {origin}".encode())
+    for _, pairs in prepared.corpora("train"):
+        key.update(b"all" if pairs.rows is None else pairs.rows)
 
     def build(folder: Path) -> None:
-        rows = list(_read(prepared, file) if file else _estimated(prepared))
-        np.save(folder / "links.npy", np.concatenate(rows))
-        np.save(folder / "lengths.npy", np.fromiter(map(len, rows), np.int32, len(rows)))
+        lengths = array("i")
+        with (folder / "links.ids").open("wb") as links:
+            for row in _read(prepared, file) if file else _estimated(prepared):
+                links.write(row.tobytes())
+                lengths.append(len(row))
+        if not any(lengths):
+            raise ValueError(f"data.alignment={file} links no words of the training text")
+        write_lengths(folder, "links", np.asarray(lengths))
 
     def read(folder: Path) -> Ragged:
-        return Ragged.from_lengths(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("links", "lengths")))
+        return map_rows(folder, "links", np.int64)
 
-    folder = prepared.plan.cache_dir / f"alignment-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    folder = prepared.plan.cache_dir / f"alignment-{key.hexdigest()[:16]}"
     links = cached(folder, "word alignments", build=build, read=read)
     # A file aligns all of the text, and rules on lengths have chosen rows of it
     rows = prepared.corpora("train")[0][1].rows if file else None
