@@ -209,6 +209,10 @@ def test_no_json(plain, body):
         ({"text": "a", "min_len": 201}, "choose 200 or less"),
         ({"text": "a", "samples": 10**400}, "choose 10 or less"),
         ({"text": "a", "length_penalty": -1}, "length_penalty"),
+        (
+            {"text": "a", "phrases": ["b"]},
+            'phrases must be a list with a list of strings for each text: [["green", "tea"]]',
+        ),
         ({"text": "a", "prefixes": []}, "prefixes has 0 entries for 1 texts; give one for each"),
         ({"text": ["a", "b"], "phrases": [["c"]]}, "phrases has 1 entries for 2 texts; give one for each"),
         ({"text": "a", "phrases": [["c"]], "beam_groups": 3}, "phrases"),
@@ -322,6 +326,13 @@ def test_names_of_the_service(host, allowed, status):
 @pytest.mark.parametrize("allowed", ["https://mt.example.org", "*.example.org", "mt.example.org/de"])
 def test_names_that_no_host_has(allowed):
     with pytest.raises(ValueError, match="--allowed-hosts"), served(allowed_hosts=f"a.example, {allowed}"):
+        pass
+
+
+def test_a_proxy_is_an_address():
+    with served(proxy="127.0.0.1, 10.0.0.0/8 ::1") as running:
+        assert running.call(method="GET", path="/health").status == 200
+    with pytest.raises(ValueError, match="--proxy proxy: is no address"), served(proxy="proxy"):
         pass
 
 
@@ -467,6 +478,7 @@ def test_an_abort_refuses_accepted_requests():
 
 
 def test_health(plain):
+    assert plain.call(path="/health", method="HEAD").status == 200
     answer = plain.call(path="/health", method="GET")
     assert answer.status == 200
     found = answer.json

@@ -103,6 +103,8 @@ class Service:
         self.origins = _listed("--cors", limits.cors, r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+", remedy)
         remedy = "is no name; write it like mt.example.org, or * for any"
         self.names = _listed("--allowed-hosts", limits.allowed_hosts, r"\*|[^*/?#@]+", remedy)
+        remedy = "is no address; write it like 172.30.0.2 or 10.0.0.0/8, or * for any"
+        self.proxies = _listed("--proxy", limits.proxy, r"\*|(?=.*[.:])[0-9A-Fa-f.:]+(/\d+)?", remedy)
         self.metrics = Metrics()
         self.batcher = Batcher(limits=limits, metrics=self.metrics, begin=begin)
         self.open = 0
@@ -317,6 +319,7 @@ def create_app(service: Service) -> ASGIApp:
         codes = dict.fromkeys(code for model in service.models.by_name.values() for code in model.sources)
         return JSONResponse([{"confidence": round(100 / len(codes)), "language": code} for code in codes])
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", summary="State, languages and limits; 503 once the service is stopping")
     async def show_health() -> Response:
         return JSONResponse(service.health(), status_code=200 if service.ready else 503)

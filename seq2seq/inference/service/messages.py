@@ -292,14 +292,21 @@ def checked(form: type[Form], given: dict[str, Any]) -> Form:
         raise RefusedError(422, _explained(error.errors(include_url=False, include_context=False)[0])) from None
 
 
+_FORMS = {
+    **dict.fromkeys(("text", "q"), "a string or a list of strings"),
+    "prefixes": 'a list with a string for each text: ["The"]',
+    "phrases": 'a list with a list of strings for each text: [["green", "tea"]]',
+}
+
+
 def _explained(error: Any) -> str:
     """Explain one of pydantic's errors in a line."""
     where = [str(part) for part in error["loc"]]
     if error["type"] == "missing":
         return 'the field text is missing: {"text": "Guten Morgen."} or {"text": ["Guten Morgen.", "Danke!"]}'
     # pydantic has an error for each alternative of a union
-    if where[0] in ("text", "q"):
-        return f"{where[0]} must be a string or a list of strings"
+    if where[0] in _FORMS:
+        return f"{where[0]} must be {_FORMS[where[0]]}"
     return f"{where[0]}: {error['msg'][:1].lower()}{error['msg'][1:]}, not {_json(error['input'])}"
 
 

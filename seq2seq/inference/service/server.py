@@ -127,8 +127,8 @@ async def run(
             access_log=False,
             server_header=False,
             # By default uvicorn would believe these headers from any client on this machine
-            proxy_headers=limits.proxy is not None,
-            forwarded_allow_ips=limits.proxy,
+            proxy_headers=bool(service.proxies),
+            forwarded_allow_ips=service.proxies,
             timeout_graceful_shutdown=_LAST_SECONDS,
         )
     )

@@ -20,7 +20,7 @@ class ServiceSettings(Section):
 
     host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for every network that the machine is in")
     port: int = setting(8000, "port to listen on; 0 for any that is free", least=0, most=65_535)
-    proxy: str | None = setting(None, "address of a reverse proxy whose X-Forwarded-For names the client")
+    proxy: str | None = setting(None, "IP address of a reverse proxy whose X-Forwarded-For names the client")
     allowed_hosts: str | None = setting(
         None,
         "names under which the service is called, by commas, or * for any; always allowed: localhost, --host, IP "
@@ -58,7 +58,7 @@ class ServiceSettings(Section):
     )
     queue_texts: int = setting(1024, "texts that wait at most; beyond, requests are refused (503)", least=1, most=10**7)
     queue_characters: int = setting(1 << 20, "characters that wait at most (503)", least=1, most=10**10)
-    client_texts: int = setting(512, "texts of one client's address that wait at most (429)", least=1, most=10**7)
+    client_texts: int = setting(512, "texts of one client's address that may wait when it asks for more (429)", least=1, most=10**7)
     max_requests: int = setting(
         512, "requests for translations that are open at once; a further one is refused (503)", least=1, most=100_000
     )
