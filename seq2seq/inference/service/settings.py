@@ -58,7 +58,9 @@ class ServiceSettings(Section):
     )
     queue_texts: int = setting(1024, "texts that wait at most; beyond, requests are refused (503)", least=1, most=10**7)
     queue_characters: int = setting(1 << 20, "characters that wait at most (503)", least=1, most=10**10)
-    client_texts: int = setting(512, "texts of one client's address that may wait when it asks for more (429)", least=1, most=10**7)
+    client_texts: int = setting(
+        512, "texts of one client's address that may wait when it asks for more (429)", least=1, most=10**7
+    )
     max_requests: int = setting(
         512, "requests for translations that are open at once; a further one is refused (503)", least=1, most=100_000
     )
