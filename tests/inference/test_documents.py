@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tiny
 
-from seq2seq import translate
+from seq2seq import checkpoint, translate
 from seq2seq.inference.documents.formats import FORMATS
 from seq2seq.inference.documents.segments import Mark, Segment, replace
 from seq2seq.inference.forced_text import Alignment
@@ -460,12 +460,16 @@ def test_hostile_pages_are_translated_in_linear_time(content):
 
 def test_texts_of_a_document_are_counted(tmp_path: Path, capsys):
     """Attributes and texts are translated one after the other."""
-    ckpt = tiny.save(tmp_path)
+    ckpt = tmp_path / "tiny.safetensors"
+    stored = tiny.payload()
+    stored.meta["tgt_lang"] = "eng_Latn"
+    checkpoint.save(ckpt, stored)
     page = tmp_path / "in.html"
-    page.write_text('<p title="der Hund">das Haus</p>')
+    page.write_text('<html lang="de"><p title="der Hund">das Haus</p>')
     options = ["--ckpt", str(ckpt), "--device", "cpu", "--document", str(page), "--output", str(tmp_path / "out.html")]
     assert translate.main([*options, "--max-len-ratio", "0", "--max-len-extra", "1"]) == 0
     said = capsys.readouterr().err
+    assert '<html lang="en-Latn">' in (tmp_path / "out.html").read_text()
     assert "2 of 2 texts have" in said
     assert said.rstrip().endswith("texts 1, 2")
     with pytest.raises(SystemExit):
