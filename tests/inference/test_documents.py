@@ -180,6 +180,14 @@ def test_a_speakers_dash_is_not_given_to_the_model():
     assert [text.strip() for text in seen] == ["Guten Tag.", "Was?", "Nein."]
 
 
+def test_a_cue_of_subrip_may_have_empty_lines():
+    content = "1\n00:00:01,000 --> 00:00:02,000\n<i>- eins</i>\n\nzwei\n3\n\n2\n00:00:03,000 --> 00:00:04,000\ndrei\n"
+    seen: list[str] = []
+    found = converted(".srt", content, stub(upper, seen))
+    assert seen == ["eins", "zwei 3", "drei"]
+    assert found == content.replace("eins", "EINS").replace("zwei", "ZWEI").replace("drei", "DREI")
+
+
 OLD = """<?xml version="1.0"?>\r
 <xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file original="a" source-language="de"><body>
   <trans-unit id="1">
