@@ -395,7 +395,12 @@ BOX = "<w:r><w:pict><w:txbxContent><w:p>{}</w:p></w:txbxContent></w:pict></w:r>"
         ("<w:pPr/>" + run("alt ") + f"<w:del>{run('weg', name='w:delText')}</w:del>" + run("neu")
          , "<w:pPr/>" + run("neu alt") + run(" ") + f"<w:del>{run('weg', name='w:delText')}</w:del>"),
         (f"{run('Name: ')}<w:sdt><w:sdtPr/><w:sdtContent>{run('ein Feld')}</w:sdtContent></w:sdt>"
-         , f"{run('Name: ')}<w:sdt><w:sdtPr/><w:sdtContent>{run('Feld ein')}</w:sdtContent></w:sdt>"),
+         , f"<w:sdt><w:sdtPr/><w:sdtContent>{run('Feld ein')}</w:sdtContent></w:sdt>{run(' Name:')}"),
+        (f"<w:sdt><w:sdtPr/></w:sdt><w:sdt><w:sdtContent/></w:sdt>{run('eins zwei')}"
+         , f"<w:sdt><w:sdtPr/></w:sdt><w:sdt><w:sdtContent/></w:sdt>{run('zwei eins')}"),
+        (f"{run('A')}<w:bookmarkStart/>{run('bc def')}", f"{run('def')}<w:bookmarkStart/>{run(' Abc')}"),
+        ("<w:r><w:t>E-</w:t><w:noBreakHyphen/><w:t>Mail En</w:t></w:r><w:r><w:softHyphen/><w:t>de</w:t></w:r>"
+         , run("Ende E--Mail")),
     ],
 )  # fmt: skip
 def test_runs_of_word_follow_their_words(body, wanted):
@@ -425,12 +430,15 @@ def test_word_files_that_are_none_or_too_large_are_refused(monkeypatch):
     large = io.BytesIO()
     with zipfile.ZipFile(large, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("word/document.xml", b"a" * 2000)
+    damaged = bytearray(word("<w:p>"))
+    damaged[47:50] = b"\xff" * 3
     monkeypatch.setattr("seq2seq.inference.documents.word._MOST", 1000)
     for data, message in [
         (b"PK", "no DOCX"),
         (file.getvalue(), "entity 'a'"),
         (large.getvalue(), "2,000 bytes"),
         (word("<w:p>"), "not XML"),
+        (bytes(damaged), "no DOCX"),
     ]:
         with pytest.raises(ValueError, match=message):
             FORMATS[".docx"](data, same, "")
