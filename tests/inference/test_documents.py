@@ -100,6 +100,35 @@ def test_an_untranslated_element_without_an_end_ends_there():
     assert found == '<p>EINS</p><input translate="no"><p>ZWEI</p>'
 
 
+@pytest.mark.parametrize(
+    ("page", "text", "wanted"),
+    [
+        ("看 https://x.org/a查看。", "看 查看。", "SEE https://x.org/a FOR IT."),
+        ("看https://x.org/a，查看。", "看，查看。", "SEE https://x.org/a FOR IT."),
+        ("看a.b@x.org查看", "看查看", "SEE a.b@x.org FOR IT."),
+        ("봐 https://x.org/wiki/Größe에서", "봐 에서", "SEE https://x.org/wiki/Größe FOR IT."),
+        ("看https://x.org/\u3000a", "看 a", "SEE https://x.org/ FOR IT."),
+    ],
+)
+def test_an_address_ends_where_letters_of_unspaced_scripts_begin(page, text, wanted):
+    seen: list[str] = []
+
+    def translated(texts: Sequence[str], marked: Sequence[bool]):
+        seen.extend(texts)
+        return [("SEE FOR IT.", Alignment([text[:1]], ["SEE"], [(0, 0)], [])) for _ in texts]
+
+    assert converted(".html", page, translated) == wanted
+    assert [" ".join(each.split()) for each in seen] == [text]
+
+
+def test_marks_are_around_characters_of_unspaced_scripts_and_whole_words_of_others():
+    def translated(texts: Sequence[str], marked: Sequence[bool]):
+        links = [(0, 0), (1, 1), (2, 2)]
+        return [("मुझे हिन्दी पसंद", Alignment(["我", "喜欢", "印地语"], ["मुझे", "हिन्दी", "पसंद"], links, [])) for _ in texts]
+
+    assert converted(".html", "我<b>喜欢</b>印地语", translated) == "मुझे <b>हिन्दी</b> पसंद"
+
+
 def test_marks_follow_their_words():
     found = converted(".html", "<p>Das <b>rote <i>Haus</i></b> ist <a href=x>hier</a></p>", stub(reverse), "")
     assert found == "<p><a href=x>HIER</a> IST <b><i>HAUS</i> ROTE</b> DAS</p>"
@@ -407,6 +436,11 @@ def test_runs_of_word_follow_their_words(body, wanted):
     document = f"<w:tbl><w:p>{body}</w:p></w:tbl><w:p/>"
     assert FORMATS[".docx"](word(document), same, "") == word(document)
     assert in_word(document, stub(lambda words: words[::-1])) == document.replace(body, wanted)
+
+
+def test_a_code_within_a_word_adds_no_space():
+    body = f"<w:p>{run('A')}<w:bookmarkStart/>{run('bc def')}</w:p>"
+    assert in_word(body, stub(upper)) == f"<w:p><w:bookmarkStart/>{run('ABC DEF')}</w:p>"
 
 
 def test_a_tab_stays_behind_its_word():
