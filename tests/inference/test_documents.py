@@ -101,6 +101,31 @@ def test_an_untranslated_element_without_an_end_ends_there():
 
 
 @pytest.mark.parametrize(
+    ("page", "wanted"),
+    [
+        ("<ul><li translate=no>a<br/>b<li>c</ul><p>d", "<ul><li translate=no>a<br/>b<li>C</ul><p>D"),
+        ("<ul><li translate=no>a<ul><li>b<li>c</ul>d</ul>e", "<ul><li translate=no>a<ul><li>b<li>c</ul>d</ul>E"),
+        ("<table><tr><td translate=no>a<tr><td>b<td translate=no>c</table>d"
+         , "<table><tr><td translate=no>a<tr><td>B<td translate=no>c</table>D"),
+        ("<p translate=no>a<script>b</script>c<h2>d</h2>", "<p translate=no>a<script>b</script>c<h2>D</h2>"),
+    ],
+)  # fmt: skip
+def test_an_untranslated_element_may_leave_out_its_end_tag(page, wanted):
+    assert converted(".html", page, stub(upper)) == wanted
+
+
+def test_attributes_are_texts():
+    page = (
+        '<textarea placeholder="a&shy;b"><b title="c">d</b></textarea><img alt="e &quot;f&quot; https://x.y/?a&amp;b">'
+    )
+    wanted = page.replace("a&shy;b", "AB").replace('"e &quot;f', '"E &quot;F')
+    assert converted(".html", page, stub(upper)) == wanted
+    assert converted(".html", page, same) == page
+    page = '<img translate=no alt="a">'
+    assert converted(".html", page, stub(upper)) == page
+
+
+@pytest.mark.parametrize(
     ("page", "text", "wanted"),
     [
         ("看 https://x.org/a查看。", "看 查看。", "SEE https://x.org/a FOR IT."),
