@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seq2seq.data.languages import bcp47
 from seq2seq.data.text_files import Stream, count_lines, open_text
 from seq2seq.inference.documents.formats import FORMATS as DOCUMENTS
 from seq2seq.inference.line_formats import FORMATS
@@ -237,7 +238,7 @@ def _run_document(options: argparse.Namespace) -> int:
         return [(best.text if math.isfinite(best.score) else texts[i], words.get(i)) for i, (best,) in enumerate(rows)]
 
     try:
-        translated = translate_format(data, translate, translator.tgt_lang)
+        translated = translate_format(data, translate, bcp47(translator.tgt_lang))
     except ValueError as error:
         raise ValueError(f"--document {source}: {error}") from error
     with atomic_text(output) as sink:

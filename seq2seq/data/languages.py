@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -88,6 +89,11 @@ def primary_subtag(lang: str) -> str:
     """
     first = _parts(lang)[0]
     return _LANGUAGE_OF.get(first, first)
+
+
+def bcp47(lang: str) -> str:
+    """Return a code as pages and browsers write it, such as `zh-Hans` for zho_Hans."""
+    return "-".join([primary_subtag(lang), *re.split("[-_]", lang)[1:]])
 
 
 def other_subtags(lang: str) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from seq2seq.data.languages import has_spaces, primary_subtag
+from seq2seq.data.languages import bcp47, has_spaces, primary_subtag
 from seq2seq.data.text_checks import looks_swapped
 from seq2seq.metrics.scorers import tokenize_for
 
@@ -44,6 +44,11 @@ def test_one_language_has_one_code():
         "cs",
         "xyz",
     ]
+
+
+def test_codes_of_pages_have_hyphens():
+    codes = ("de", "en-GB", "eng_Latn", "zho_Hans", "pt_BR", "xyz_Latn")
+    assert [bcp47(code) for code in codes] == ["de", "en-GB", "en-Latn", "zh-Hans", "pt-BR", "xyz-Latn"]
 
 
 @pytest.mark.parametrize(("src", "tgt"), [("deu_Latn", "eng_Latn"), ("eng", "zho_Hans"), ("en", "cn"), ("en", "gan")])

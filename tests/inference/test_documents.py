@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tiny
 
-from seq2seq import translate
+from seq2seq import checkpoint, translate
 from seq2seq.inference.documents.formats import FORMATS
 from seq2seq.inference.documents.segments import Mark, Segment, replace
 from seq2seq.inference.forced_text import Alignment
@@ -100,6 +100,60 @@ def test_an_untranslated_element_without_an_end_ends_there():
     assert found == '<p>EINS</p><input translate="no"><p>ZWEI</p>'
 
 
+@pytest.mark.parametrize(
+    ("page", "wanted"),
+    [
+        ("<ul><li translate=no>a<br/>b<li>c</ul><p>d", "<ul><li translate=no>a<br/>b<li>C</ul><p>D"),
+        ("<ul><li translate=no>a<ul><li>b<li>c</ul>d</ul>e", "<ul><li translate=no>a<ul><li>b<li>c</ul>d</ul>E"),
+        ("<table><tr><td translate=no>a<tr><td>b<td translate=no>c</table>d"
+         , "<table><tr><td translate=no>a<tr><td>B<td translate=no>c</table>D"),
+        ("<p translate=no>a<script>b</script>c<h2>d</h2>", "<p translate=no>a<script>b</script>c<h2>D</h2>"),
+    ],
+)  # fmt: skip
+def test_an_untranslated_element_may_leave_out_its_end_tag(page, wanted):
+    assert converted(".html", page, stub(upper)) == wanted
+
+
+def test_attributes_are_texts():
+    page = (
+        '<textarea placeholder="a&shy;b"><b title="c">d</b></textarea><img alt="e &quot;f&quot; https://x.y/?a&amp;b">'
+    )
+    wanted = page.replace("a&shy;b", "AB").replace('"e &quot;f', '"E &quot;F')
+    assert converted(".html", page, stub(upper)) == wanted
+    assert converted(".html", page, same) == page
+    page = '<img translate=no alt="a">'
+    assert converted(".html", page, stub(upper)) == page
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "wanted"),
+    [
+        ("看 https://x.org/a查看。", "看 查看。", "SEE https://x.org/a FOR IT."),
+        ("看https://x.org/a，查看。", "看，查看。", "SEE https://x.org/a FOR IT."),
+        ("看a.b@x.org查看", "看查看", "SEE a.b@x.org FOR IT."),
+        ("봐 https://x.org/wiki/Größe에서", "봐 에서", "SEE https://x.org/wiki/Größe FOR IT."),
+        ("看https://x.org/\u3000a", "看 a", "SEE https://x.org/ FOR IT."),
+    ],
+)
+def test_an_address_ends_where_letters_of_unspaced_scripts_begin(page, text, wanted):
+    seen: list[str] = []
+
+    def translated(texts: Sequence[str], marked: Sequence[bool]):
+        seen.extend(texts)
+        return [("SEE FOR IT.", Alignment([text[:1]], ["SEE"], [(0, 0)], [])) for _ in texts]
+
+    assert converted(".html", page, translated) == wanted
+    assert [" ".join(each.split()) for each in seen] == [text]
+
+
+def test_marks_are_around_characters_of_unspaced_scripts_and_whole_words_of_others():
+    def translated(texts: Sequence[str], marked: Sequence[bool]):
+        links = [(0, 0), (1, 1), (2, 2)]
+        return [("मुझे हिन्दी पसंद", Alignment(["我", "喜欢", "印地语"], ["मुझे", "हिन्दी", "पसंद"], links, [])) for _ in texts]
+
+    assert converted(".html", "我<b>喜欢</b>印地语", translated) == "मुझे <b>हिन्दी</b> पसंद"
+
+
 def test_marks_follow_their_words():
     found = converted(".html", "<p>Das <b>rote <i>Haus</i></b> ist <a href=x>hier</a></p>", stub(reverse), "")
     assert found == "<p><a href=x>HIER</a> IST <b><i>HAUS</i> ROTE</b> DAS</p>"
@@ -178,6 +232,14 @@ def test_a_speakers_dash_is_not_given_to_the_model():
     expected = content.replace("Guten Tag", "GUTEN TAG").replace("Was", "WAS").replace("Nein", "NEIN")
     assert converted(".srt", content, stub(upper, seen)) == expected
     assert [text.strip() for text in seen] == ["Guten Tag.", "Was?", "Nein."]
+
+
+def test_a_cue_of_subrip_may_have_empty_lines():
+    content = "1\n00:00:01,000 --> 00:00:02,000\n<i>- eins</i>\n\nzwei\n3\n\n2\n00:00:03,000 --> 00:00:04,000\ndrei\n"
+    seen: list[str] = []
+    found = converted(".srt", content, stub(upper, seen))
+    assert seen == ["eins", "zwei 3", "drei"]
+    assert found == content.replace("eins", "EINS").replace("zwei", "ZWEI").replace("drei", "DREI")
 
 
 OLD = """<?xml version="1.0"?>\r
@@ -387,13 +449,23 @@ BOX = "<w:r><w:pict><w:txbxContent><w:p>{}</w:p></w:txbxContent></w:pict></w:r>"
         ("<w:pPr/>" + run("alt ") + f"<w:del>{run('weg', name='w:delText')}</w:del>" + run("neu")
          , "<w:pPr/>" + run("neu alt") + run(" ") + f"<w:del>{run('weg', name='w:delText')}</w:del>"),
         (f"{run('Name: ')}<w:sdt><w:sdtPr/><w:sdtContent>{run('ein Feld')}</w:sdtContent></w:sdt>"
-         , f"{run('Name: ')}<w:sdt><w:sdtPr/><w:sdtContent>{run('Feld ein')}</w:sdtContent></w:sdt>"),
+         , f"<w:sdt><w:sdtPr/><w:sdtContent>{run('Feld ein')}</w:sdtContent></w:sdt>{run(' Name:')}"),
+        (f"<w:sdt><w:sdtPr/></w:sdt><w:sdt><w:sdtContent/></w:sdt>{run('eins zwei')}"
+         , f"<w:sdt><w:sdtPr/></w:sdt><w:sdt><w:sdtContent/></w:sdt>{run('zwei eins')}"),
+        (f"{run('A')}<w:bookmarkStart/>{run('bc def')}", f"{run('def')}<w:bookmarkStart/>{run(' Abc')}"),
+        ("<w:r><w:t>E-</w:t><w:noBreakHyphen/><w:t>Mail En</w:t></w:r><w:r><w:softHyphen/><w:t>de</w:t></w:r>"
+         , run("Ende E--Mail")),
     ],
 )  # fmt: skip
 def test_runs_of_word_follow_their_words(body, wanted):
     document = f"<w:tbl><w:p>{body}</w:p></w:tbl><w:p/>"
     assert FORMATS[".docx"](word(document), same, "") == word(document)
     assert in_word(document, stub(lambda words: words[::-1])) == document.replace(body, wanted)
+
+
+def test_a_code_within_a_word_adds_no_space():
+    body = f"<w:p>{run('A')}<w:bookmarkStart/>{run('bc def')}</w:p>"
+    assert in_word(body, stub(upper)) == f"<w:p><w:bookmarkStart/>{run('ABC DEF')}</w:p>"
 
 
 def test_a_tab_stays_behind_its_word():
@@ -417,12 +489,15 @@ def test_word_files_that_are_none_or_too_large_are_refused(monkeypatch):
     large = io.BytesIO()
     with zipfile.ZipFile(large, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("word/document.xml", b"a" * 2000)
+    damaged = bytearray(word("<w:p>"))
+    damaged[47:50] = b"\xff" * 3
     monkeypatch.setattr("seq2seq.inference.documents.word._MOST", 1000)
     for data, message in [
         (b"PK", "no DOCX"),
         (file.getvalue(), "entity 'a'"),
         (large.getvalue(), "2,000 bytes"),
         (word("<w:p>"), "not XML"),
+        (bytes(damaged), "no DOCX"),
     ]:
         with pytest.raises(ValueError, match=message):
             FORMATS[".docx"](data, same, "")
@@ -460,12 +535,16 @@ def test_hostile_pages_are_translated_in_linear_time(content):
 
 def test_texts_of_a_document_are_counted(tmp_path: Path, capsys):
     """Attributes and texts are translated one after the other."""
-    ckpt = tiny.save(tmp_path)
+    ckpt = tmp_path / "tiny.safetensors"
+    stored = tiny.payload()
+    stored.meta["tgt_lang"] = "eng_Latn"
+    checkpoint.save(ckpt, stored)
     page = tmp_path / "in.html"
-    page.write_text('<p title="der Hund">das Haus</p>')
+    page.write_text('<html lang="de"><p title="der Hund">das Haus</p>')
     options = ["--ckpt", str(ckpt), "--device", "cpu", "--document", str(page), "--output", str(tmp_path / "out.html")]
     assert translate.main([*options, "--max-len-ratio", "0", "--max-len-extra", "1"]) == 0
     said = capsys.readouterr().err
+    assert '<html lang="en-Latn">' in (tmp_path / "out.html").read_text()
     assert "2 of 2 texts have" in said
     assert said.rstrip().endswith("texts 1, 2")
     with pytest.raises(SystemExit):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,12 +11,24 @@ from xml.parsers import expat
 
 from seq2seq.inference.documents.segments import Pieces, Segment, Translate, replace
 
+_CODES = re.compile("code|kbd|samp|var")
 _INLINE = re.compile(
     "a|abbr|acronym|b|bdi|bdo|big|cite|data|del|dfn|em|font|i|img|ins|label|mark|q|s|small|span|strike|strong|sub|sup|"
-    "time|tt|u|wbr"
+    f"time|tt|u|wbr|{_CODES.pattern}"
 )
-_CODES = re.compile("code|kbd|samp|var")
 _VOID = re.compile("area|base|br|col|embed|hr|input|link|meta|source|track")
+# Elements whose end tag may be left out, and those that end them where they begin.
+_ENDS = {
+    name: starts.split()
+    for names, starts in [
+        ("li", "li"), ("dt dd", "dt dd"), ("rt rp", "rt rp"), ("option", "option optgroup"), ("optgroup", "optgroup"),
+        ("td th", "td th tr tbody tfoot"), ("tr", "tr tbody tfoot"), ("thead tbody tfoot", "tbody tfoot"),
+        ("colgroup", "thead tbody tr"),
+        ("p", "address article aside blockquote details div dl fieldset figure footer form h1 h2 h3 h4 h5 h6 header "
+         "main nav ol p pre section table ul"),
+    ]
+    for name in names.split()
+}  # fmt: skip
 _DROPPED = re.compile("pre|svg|math|template|noscript|iframe|object")
 # Comments, tags, scripts, and codes of subtitles. What has no end reaches to the end of the file: the time is linear.
 _MARKUP = re.compile(
@@ -38,9 +51,9 @@ class Event(NamedTuple):
     name: str = ""
 
 
-def escaped(pieces: Sequence[str]) -> str:
+def escaped(pieces: Sequence[str], *, quote: bool = False) -> str:
     """Write texts of HTML or XML, and what is between them; see `Write`."""
-    return "".join(piece if i % 2 else html.escape(piece, quote=False) for i, piece in enumerate(pieces))
+    return "".join(piece if i % 2 else html.escape(piece, quote) for i, piece in enumerate(pieces))
 
 
 def events(content: str, start: int, end: int) -> Iterator[Event]:
@@ -54,6 +67,21 @@ def events(content: str, start: int, end: int) -> Iterator[Event]:
         if kind == "open" and match[0].endswith("/>"):
             yield Event(start, start, "close", name)
     yield Event(start, end, "text")
+
+
+def ended(found: Iterable[Event]) -> Iterator[Event]:
+    """Add the end tags that HTML lets a page leave out."""
+    around: list[str] = []
+    for event in found:
+        name, close = event.name, event.kind == "close"
+        if name and not _VOID.fullmatch(name) and not _INLINE.fullmatch(name):
+            while around and around[-1] in _ENDS and (name != around[-1] if close else name in _ENDS[around[-1]]):
+                yield Event(event.start, event.start, "close", around.pop())
+            if not close:
+                around.append(name)
+            elif around and around[-1] == name:
+                around.pop()
+        yield event
 
 
 def joined(found: Iterable[Event], chosen: Callable[[Event], Any]) -> Iterator[Event]:
@@ -115,19 +143,20 @@ def translate_html(content: str, translate: Translate, language: str) -> str:
         return bool(untranslated or _CODES.fullmatch(event.name) or _DROPPED.fullmatch(event.name))
 
     # Tags are parts of texts, so their attributes come first
-    shown = []
-    for event in joined(events(content, 0, len(content)), kept):
-        if event.kind not in ("open", "void"):
+    pieces = Pieces(content, html.unescape, functools.partial(escaped, quote=True))
+    for event in joined(ended(events(content, 0, len(content))), kept):
+        # The text of a text area is no part of its tag
+        end = content.find(">", event.start) if event.name == "textarea" else event.end
+        shown = event.kind in ("open", "void") or event.name == "textarea"
+        if not shown or _UNTRANSLATED.search(content, event.start, end):
             continue
         if event.name == "html" and (match := _LANG.search(content, event.start, event.end)):
-            shown.append(Segment(0, 0, put=(*match.span(1), language, "")))
-        for match in _SHOWN.finditer(content, event.start, event.end):
-            text = html.unescape(match[match.lastindex or 0])
-            if any(map(str.isalpha, text)):
-                place = match.span(match.lastindex or 0)
-                shown.append(Segment(*place, text, write=lambda pieces: html.escape("".join(pieces))))
-    content = replace(content, shown, translate)
+            pieces.found.append(Segment(0, 0, put=(*match.span(1), language, "")))
+        for match in _SHOWN.finditer(content, event.start, end):
+            pieces.text(*match.span(match.lastindex or 0))
+            pieces.segment()
+    content = replace(content, pieces.found, translate)
     pieces = Pieces(content, html.unescape, escaped)
-    collect(pieces, joined(events(content, 0, len(content)), kept), re.compile(f"{_INLINE.pattern}|{_CODES.pattern}"))
+    collect(pieces, joined(ended(events(content, 0, len(content))), kept), _INLINE)
     pieces.segment()
     return replace(content, pieces.found, translate)

@@ -22,8 +22,19 @@ Write = Callable[[Sequence[str]], str]
 _DEEPEST = 100
 # Characters in which the next word of an alignment is searched.
 _FAR = 200
-_TOKEN = re.compile(r"\w+|[^\w\s]")
-_ADDRESS = re.compile(r"\b(?:https?://|www\.)[^\s<>\"()\[\]]{0,2000}[\w/]|\b[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{0,200}\w")
+# Thai to Myanmar, Khmer, kana and Han: scripts without spaces between words, each character of which is a token
+_UNSPACED = "\u0e00-\u109f\u1780-\u17ff\u3000-\u30ff\u31f0-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
+# Accents and vowel signs, which follow their letter
+_SIGNS = "".join(sign for sign in map(chr, range(0x300, 0x1E00)) if unicodedata.category(sign)[0] == "M")
+_SPACED = rf"[^\W{_UNSPACED}]"
+_TOKEN = re.compile(rf"(?:{_SPACED}[{_SIGNS}]*)+|\S[{_SIGNS}]*")
+# Words in these may follow an address without a space, and so may Korean particles
+_GLUED = rf"{_UNSPACED}\uac00-\ud7a3"
+_LETTER = rf"[^\W{_GLUED}]"
+_ADDRESS = re.compile(
+    rf"(?<!{_LETTER})(?={_LETTER})(?:(?:https?://|www\.)[^\s<>\"()\[\]{_GLUED}]{{0,2000}}(?:{_LETTER}|/)|"
+    rf"[\w.+-]{{1,64}}@(?:{_LETTER}|-){{1,64}}\.(?:{_LETTER}|[.-]){{0,200}}{_LETTER})"
+)
 
 
 class Mark(NamedTuple):
@@ -132,8 +143,10 @@ def _written(segment: Segment, text: str, alignment: Alignment | None) -> list[s
         cut = max(held, default=0)
         for mark in [*codes, *others[:cut]]:
             begin(number, mark)
-        # A space between a code and the first word is a part of the text; a code that has moved there needs one
-        apart = segment.text.startswith(" ") or any(marks[mark].start for mark in codes)
+        # A space between a code and the first word is a part of the text; a code that has moved there needs one, except
+        # from inside or before a word
+        moved = [segment.text[marks[mark].start :][:1] for mark in codes if marks[mark].start]
+        apart = segment.text.startswith(" ") or any(not re.match(_SPACED, following) for following in moved)
         between = " " if codes and not number and apart else text[at:start]
         plain.append("" if any(marks[mark].space for mark in starts[number]) else between)
         for mark in others[cut:]:
@@ -291,7 +304,7 @@ class Pieces:
         if text and self._gap is not None:
             # A code that took the space before it must not join two words
             if not text[0].isspace() and unicodedata.category(text[0]) not in ("Pe", "Pf", "Po"):
-                self.marks[self._gap] = self.marks[self._gap]._replace(space=True)
+                self.marks[self._gap] = self.marks[self._gap]._replace(space=not re.match(f"[{_GLUED}]", text))
                 text = f" {text}"
             self._gap = None
         if text and self._inner is not None:
@@ -305,12 +318,14 @@ class Pieces:
             self.length += len(text)
 
     def text(self, start: int, end: int) -> None:
-        """Add text; its addresses are codes."""
+        """Add text without soft hyphens; its addresses are codes."""
         for match in _ADDRESS.finditer(self.content, start, end):
             self.text(start, match.start())
             start = match.end()
-            self.code(match.start(), start, self.write([self.read(match[0])]))
-        self.add(self.read(self._take(start, end, None)))
+            # A language with spaces writes one before an address
+            space = " " * bool(self.parts and re.match(f"[{_GLUED}]", self.parts[-1][-1]))
+            self.code(match.start(), start, self.write([space + self.read(match[0])]))
+        self.add(self.read(self._take(start, end, None)).replace("\xad", ""))
 
     def code(self, start: int, end: int, raw: str | None = None, *, space: bool = False) -> None:
         """Add what is not translated, with a space; see `Mark`."""

@@ -12,8 +12,8 @@ from seq2seq.inference.documents.markup import collect, escaped, events
 from seq2seq.inference.documents.segments import Pieces, Translate, Write, replace
 
 # Begins the line of another speaker, which is a text of its own.
-_DASH = re.compile(r"\s*[-–—]\s*|")
-_SPEAKER = re.compile(r"(?:<[^>]{0,99}>|\{[^}]{0,99}\}){0,9}\s*[-–—]")
+_SPEAKER = re.compile(r"(?:<[^>]{0,99}>|\{[^}]{0,99}\}){0,9}\s*[-–—]\s*|")
+_NUMBER = re.compile(r"[ \t]*\d+[ \t]*(?:\r\n?|\n)[^\r\n]*-->")
 
 
 def translate_subtitles(content: str, translate: Translate, language: str) -> str:
@@ -27,17 +27,19 @@ def translate_subtitles(content: str, translate: Translate, language: str) -> st
     wrap = functools.partial(_wrapped, write=write, end="\r\n" if "\r\n" in content else "\n")
     for match in re.finditer(r"([^\r\n]*)(?:\r\n?|\n|\Z)", content):
         line = match[1]
-        if not line.strip() or "-->" in line or _SPEAKER.match(line):
+        dash = _SPEAKER.match(line)
+        assert dash
+        if not line.strip() or "-->" in line or dash[0]:
             pieces.segment()
             found += [each._replace(write=functools.partial(wrap, lines=lines)) for each in pieces.found]
             pieces.found = []
             lines = 0
-            cue = "-->" in line or (cue and bool(line.strip()))
-        if cue and "-->" not in line:
+        # A cue of SubRip may have empty lines
+        ended = not line.strip() if web else _NUMBER.match(content, match.start())
+        cue = "-->" in line or (cue and not ended)
+        if cue and line.strip() and "-->" not in line:
             pieces.add(" " * bool(lines))
             # The model does not know dashes, so they stay as they are
-            dash = _DASH.match(line)
-            assert dash
             collect(pieces, events(content, match.start(1) + dash.end(), match.end(1)), re.compile(".+"))
             lines += 1
     return replace(content, found, translate)

@@ -7,6 +7,7 @@ import html
 import io
 import re
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 
@@ -16,9 +17,9 @@ from seq2seq.inference.documents.segments import Pieces, Translate, replace
 # Bytes of all files in a DOCX file.
 _MOST = 1 << 28
 _PARTS = re.compile(r"word/(document|header\d*|footer\d*|footnotes|endnotes)\.xml")
-_AROUND = ("w:hyperlink", "w:ins", "w:moveto", "w:smarttag", "w:fldsimple")
-_ENDS = ("w:p", "w:sdt", "w:sdtcontent")
-_IGNORED = ("w:ppr", "w:sdtpr", "w:sdtendpr", "w:prooferr", "w:lastrenderedpagebreak")
+_CONTROL = ("w:sdt", "w:sdtcontent")
+_AROUND = ("w:hyperlink", "w:ins", "w:moveto", "w:smarttag", "w:fldsimple", *_CONTROL)
+_IGNORED = ("w:ppr", "w:sdtpr", "w:sdtendpr", "w:prooferr", "w:lastrenderedpagebreak", "w:softhyphen")
 _SPACES = ("w:tab", "w:br", "w:cr")
 _FIELD = re.compile(r'<w:fldChar\b[^>]*\sw:fldCharType="(\w+)"')
 # Begins the opening of a mark that is a style.
@@ -33,7 +34,7 @@ def translate_docx(data: bytes, translate: Translate, language: str) -> bytes:
         if (size := sum(entry.file_size for entry in archive.infolist())) > _MOST:
             raise ValueError(f"its parts have {size:,} bytes, and at most {_MOST:,} are read: remove large pictures")
         parts = [(entry, archive.read(entry)) for entry in archive.infolist()]
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, OSError, zlib.error) as error:
         raise ValueError(f"it is no DOCX file ({error}): save it again, without a password") from None
     if not any(entry.filename == "word/document.xml" for entry, _ in parts):
         raise ValueError("it has no word/document.xml: save it as DOCX")
@@ -56,7 +57,7 @@ def _translate_part(content: str, translate: Translate) -> str:
     found = joined(events(content, 0, len(content)), lambda event: event.name == "w:txbxcontent")
     boxes = [(event.start, event.end) for event in found if event.name == "w:txbxcontent"]
     for inner in (True, False):
-        pieces = Pieces(content, html.unescape, _runs)
+        pieces = Pieces(content, lambda raw: "-" if raw.startswith("<") else html.unescape(raw), _runs)
         for start, end in boxes if inner else [(0, len(content))]:
             _collect_paragraphs(pieces, start, end)
         content = replace(content, pieces.found, translate)
@@ -69,6 +70,8 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
     inside = shown = False
     style = ""
     run: int | None = None
+    # Where the last control begins or ends
+    control = start
     # Length of the text after the last run of characters
     done = 0
     # The beginning of a field, up to what it shows
@@ -76,15 +79,16 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
     nested = 0
 
     def opaque(event: Event) -> bool:
-        return inside and event.name not in ("w:r", "w:t", *_AROUND, *_ENDS)
+        return inside and event.name not in ("w:r", "w:t", "w:p", *_AROUND)
 
     for event in joined(events(content, start, end), opaque):
         name, kind, place = event.name, event.kind, (event.start, event.end)
         raw = content[event.start : event.end]
-        if name in _ENDS:
+        text = (kind == "text" and shown and raw) or name == "w:nobreakhyphen"
+        if name == "w:p":
             # A field may begin in one paragraph and show its text in the next
             (Pieces.clear if field else _end_paragraph)(pieces)
-            inside = kind == "open" if name == "w:p" else inside
+            inside = kind == "open"
             field = []
         elif not inside or name in _IGNORED:
             continue
@@ -96,12 +100,16 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
             shown = kind == "open"
         elif name == "w:rpr":
             style = raw
+        elif (name, kind) in (("w:sdt", "open"), ("w:sdtcontent", "close")):
+            control = event.start
         elif name in _AROUND:
-            (pieces.open if kind == "open" else pieces.close)(name, *place)
+            # Both elements of a control, and its properties, are one mark
+            name, begin = ("w:sdt", control) if name in _CONTROL else (name, event.start)
+            (pieces.open if kind == "open" else pieces.close)(name, begin, event.end)
             done = -1
-        elif kind == "text" and shown and raw and field:
-            field.append(_runs([html.unescape(raw)], style))
-        elif kind == "text" and shown and raw:
+        elif text and field:
+            field.append(_runs([pieces.read(raw)], style))
+        elif text:
             pieces.write = functools.partial(_runs, style=style)
             if pieces.marks and pieces.marks[-1].opening == _STYLE + style and pieces.length == done:
                 pieces.reopen(_STYLE)
