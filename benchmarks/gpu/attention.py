@@ -1,9 +1,7 @@
-"""Time each backend of attention at the shapes of training, and show the operation that a compiled graph uses."""
+"""Time each backend of attention at the shapes of training."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -49,11 +47,6 @@ _TINY = (AttentionShape(2, 2, 8, 8, 64),)
 
 
 def run(job: PartJob) -> None:
-    """Run the part that the job names."""
-    {"attention": time_backends, "sdpa": list_operations}[job.name](job)
-
-
-def time_backends(job: PartJob) -> None:
     """Save the microseconds of a call by shape and backend, forward and with its backward pass, and its bandwidth."""
     for shape in _SHAPES if job.on_gpu else _TINY:
         row: dict[str, Any] = {}
@@ -62,7 +55,8 @@ def time_backends(job: PartJob) -> None:
                 row[name] = _timed(call, inputs)
                 # Comparable with the bandwidth of a copy (part "kernels")
                 row[name]["GB/s"] = round(shape.least_bytes / row[name]["both us"] / 1e3)
-            except RuntimeError as error:
+            # Triton's errors are of types of its own
+            except Exception as error:
                 row[name] = str(error)[:80]
             job.save(**{f"B {shape.batch} T {shape.queries} S {shape.keys}": row})
 
@@ -145,52 +139,11 @@ def device_us(call: Callable[[], object], device: torch.device, calls: int = 50)
             call()
 
     # A launch may take the host longer than the kernel takes the GPU
-    try:
-        several = CudaRecorder(device).record(several)
-    except RuntimeError as error:
-        print(f"timed without a graph: {error}")
-    several()
+    replay = CudaRecorder(device).record(several)
+    replay()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
-    several()
+    replay()
     end.record()
     wait(device)
     return round(1e3 * start.elapsed_time(end) / calls, 1)
-
-
-def list_operations(job: PartJob) -> None:
-    """Save the operation that attention becomes in a graph, before code generation: `softmax` alone means unfused."""
-    for dynamic, causal, block in itertools.product((True, False), repeat=3):
-        way = f"{'sdpa_kernel' if block else 'flag'}, dynamic={dynamic}, {'causal' if causal else 'mask'}"
-        names = _operations(torch.device(job.device), dynamic=dynamic, causal=causal, block=block)
-        job.save(**{way: names})
-
-
-def _operations(device: torch.device, *, dynamic: bool, causal: bool, block: bool) -> list[str]:
-    """Compile a call up to its graph; a context manager in the graph, or a flag set before, disables cuDNN."""
-    from torch._dynamo.backends.common import aot_autograd
-
-    found: list[str] = []
-
-    def note(graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        targets = [str(node.target) for node in graph.graph.nodes]
-        found.extend(name for name in targets if "scaled_dot" in name or "softmax" in name)
-        return graph.forward
-
-    taken = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
-    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        with sdpa_kernel(taken) if block else contextlib.nullcontext():
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
-
-    torch._dynamo.reset()
-    heads = torch.randn(6, 28, 3, 8, 64, device=device, dtype=torch.bfloat16, requires_grad=True)
-    q, k, v = (heads[:, :, part].transpose(1, 2) for part in range(3))
-    mask = None if causal else torch.ones(6, 1, 1, 28, device=device, dtype=torch.bool)
-    before = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(block)
-    try:
-        torch.compile(attend, backend=aot_autograd(fw_compiler=note), dynamic=dynamic)(q, k, v, mask)
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
-    return found

@@ -26,7 +26,6 @@ _MODULES = {
     "replay": "replays",
     "attention": "attention",
     "norm": "norms",
-    "sdpa": "attention",
     "kernels": "kernels",
     "tune": "kernels",
     "eager": "steps",

@@ -66,7 +66,6 @@ def _parts() -> list[Part]:
         Part("fifteen", 180, 80, data=False),
         # The end of the open parts; resumed test suites skip tests that have passed
         Part("replay", 110, 30),
-        Part("sdpa", 60, 15, data=False),
         Part("eager", 150, 40),
         *(Part(f"compiled/base/{mixer}", 150, 45) for mixer in MIXERS[:2]),
         Part("decode", 150, 40),

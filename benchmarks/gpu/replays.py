@@ -42,8 +42,8 @@ def run(job: PartJob) -> None:
         try:
             with fused() if case.endswith("/one_tile") else contextlib.nullcontext():
                 _measure(job, case)
-        except RuntimeError as error:
-            # The next model may still work
+        # The next model may still work; Triton's errors are of types of its own
+        except Exception as error:
             job.save(**{case: {"error": f"{type(error).__name__}: {str(error)[:300]}"}})
         # A trainer and its recordings refer to each other
         gc.collect()

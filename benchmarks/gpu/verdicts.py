@@ -223,16 +223,14 @@ def _attention(results: Results) -> Iterator[str]:
                 for way, one in ways.items()
             ]
             yield f"- {shape}, us forward, both (GB/s): {'; '.join(times)}"
-    for way, names in results.result("sdpa").items():
-        if way != "part":
-            shown = ", ".join(dict.fromkeys(name.split(".")[-2] for name in names))
-            yield f"- compiled, {way}: {shown or 'neither softmax nor attention'}"
 
 
 def _norms(results: Results) -> Iterator[str]:
     copy = results.result("kernels").get("device", {}).get("copy_gb_s")
     for shape, found in results.result("norm").items():
-        if shape != "part":
+        if isinstance(found, str) and shape != "part":
+            yield f"- {shape}: **FAILED**, {found}"
+        elif shape != "part":
             times = [
                 f"{way} {number(found[way]['forward us'])}, {number(found[way]['both us'])}" for way in found["ways"]
             ]

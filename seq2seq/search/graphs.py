@@ -6,6 +6,7 @@ model's next state over the old one. A replay changes the counters of caches, on
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import time
@@ -30,19 +31,20 @@ class CudaRecorder:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._stream = _side_stream(device)
+        # "cuda" is the current device, which may change
+        self.index = torch.cuda.current_device() if device.index is None else device.index
+        self._stream = _side_stream(self.index)
         self._pool = torch.cuda.graph_pool_handle()
-        self._renewals = _RENEWALS[device]
+        self._renewals = _RENEWALS[self.index]
 
     @property
     def stale(self) -> bool:
         """True if replays would repeat random numbers: a failed capture has renewed the device's generator."""
-        return self._renewals != _RENEWALS[self.device]
+        return self._renewals != _RENEWALS[self.index]
 
     def warm_up(self, step: Callable[[], None]) -> None:
         """Run a step without capturing it, on the stream of captures, between earlier and later work."""
-        current = torch.cuda.current_stream(self.device)
+        current = torch.cuda.current_stream(self.index)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             step()
@@ -50,37 +52,42 @@ class CudaRecorder:
 
     def record(self, step: Callable[[], None]) -> Callable[[], None]:
         """Capture a step without running it, and return its replay; RuntimeError if it cannot be captured."""
-        graph = torch.cuda.CUDAGraph()
-        current = torch.cuda.current_stream(self.device)
-        try:
-            # Other threads may use the device meanwhile
-            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
-                step()
-        except BaseException:
-            # Torch believes that the state of the generator is still being captured, and refuses later draws
-            # ("Offset increment outside graph capture"). A copy of the state is free; earlier graphs keep the old one
-            generator = torch.cuda.default_generators[self.device.index or 0]
-            generator.graphsafe_set_state(generator.clone_state())
-            _RENEWALS[self.device] += 1
-            raise
-        finally:
-            # A failed capture does not restore the current stream
-            torch.cuda.set_stream(current)
-        return graph.replay
+        # A graph is captured on the current device
+        with torch.cuda.device(self.index):
+            graph = torch.cuda.CUDAGraph()
+            current = torch.cuda.current_stream()
+            try:
+                # Other threads may use the device meanwhile
+                with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
+                    step()
+            except BaseException:
+                # Torch believes that the state of the generator is still being captured, and refuses later draws
+                # ("Offset increment outside graph capture"). A copy of the state is free; earlier graphs keep the old
+                generator = torch.cuda.default_generators[self.index]
+                generator.graphsafe_set_state(generator.clone_state())
+                _RENEWALS[self.index] += 1
+                # Until torch 2.12 the allocator believes so, too, and frees no memory that another stream has used
+                with contextlib.suppress(RuntimeError):
+                    torch._C._cuda_endAllocateToPool(self.index, self._pool)
+                raise
+            finally:
+                # A failed capture does not restore the current stream
+                torch.cuda.set_stream(current)
+            return graph.replay
 
     def release(self) -> None:
         """Wait for the replays that are running."""
-        torch.cuda.current_stream(self.device).synchronize()
+        torch.cuda.current_stream(self.index).synchronize()
 
 
 # How often the generator of each device has been renewed.
-_RENEWALS: Counter[torch.device] = Counter()
+_RENEWALS: Counter[int] = Counter()
 
 
 @functools.cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
+def _side_stream(index: int) -> torch.cuda.Stream:
     # One stream for all searches, since cuBLAS keeps memory for each stream
-    return torch.cuda.Stream(device)
+    return torch.cuda.Stream(index)
 
 
 class Graphs:

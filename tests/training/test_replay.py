@@ -18,6 +18,7 @@ import toycorpus
 from recorded_steps import TwinRecorder, multiply_without_looking, replay_by_twin
 
 from seq2seq.data.batching import Batch
+from seq2seq.kernels.dropout import Dropout
 from seq2seq.network.build import build_model
 from seq2seq.runs.training_state import read_state
 from seq2seq.search.graphs import CudaRecorder
@@ -195,7 +196,7 @@ class Moved(Passes):
 
 
 def gradients(passes: Passes, batches: list[Batch], *, replayed: bool, clear: bool = True, seeded: bool = True) -> Any:
-    replay = Replay(passes, passes.model.parameters(), make=lambda: TwinRecorder({}))
+    replay = Replay(passes, passes.model, make=lambda: TwinRecorder({}))
     if not replayed:
         replay._failed = True
     found = []
@@ -247,7 +248,7 @@ class Waits(Passes):
 
 def test_passes_that_cannot_be_captured_run_plainly_with_one_warning(caplog):
     passes = Waits()
-    replay = Replay(passes, passes.model.parameters(), make=lambda: TwinRecorder({}))
+    replay = Replay(passes, passes.model, make=lambda: TwinRecorder({}))
     expected = gradients(Passes(), Passes().batches(1), replayed=False)
     for number, batch in enumerate(passes.batches(5)):
         replay.clear()
@@ -260,7 +261,7 @@ def test_passes_that_cannot_be_captured_run_plainly_with_one_warning(caplog):
 def test_the_latest_recordings_are_kept(monkeypatch):
     monkeypatch.setattr(module, "_MOST", 2)
     passes = Passes()
-    replay = Replay(passes, passes.model.parameters(), make=lambda: Unreleased({}))
+    replay = Replay(passes, passes.model, make=lambda: Unreleased({}))
     for window in (1, 1, 2, 2, 1, 3, 3, 1, 2):
         replay.clear()
         replay(passes.batches(1)[0], window, seed=lambda: None)
@@ -272,7 +273,7 @@ def test_recordings_of_a_stale_generator_are_captured_again():
     """Otherwise replays would repeat the generator's random numbers."""
     recorder = Unreleased({})
     passes = Passes()
-    replay = Replay(passes, passes.model.parameters(), make=lambda: recorder)
+    replay = Replay(passes, passes.model, make=lambda: recorder)
     batches = passes.batches(6)
     for number, batch in enumerate(batches):
         if number == 3:
@@ -281,6 +282,25 @@ def test_recordings_of_a_stale_generator_are_captured_again():
         replay(batch, 1, seed=lambda: None)
         recorder.stale = False
     assert (replay.counts["plain"], replay.counts["captured"], replay.counts["replayed"]) == (2, 2, 4)
+
+
+def test_a_changed_rate_of_dropout_is_captured_again():
+    found = []
+    for replayed in (True, False):
+        passes = Passes()
+        replay = Replay(passes, passes.model, make=lambda: TwinRecorder({}))
+        replay._failed = not replayed
+        losses = []
+        for number, batch in enumerate(passes.batches(8)):
+            if number == 4:
+                for each in passes.model.modules():
+                    if isinstance(each, Dropout):
+                        each.drop = 0.5
+            replay.clear()
+            losses.append(replay(batch, 1, seed=functools.partial(seed_generator, number, CPU)).loss.clone())
+        found.append(losses)
+    assert replay.counts["plain"] == 8
+    assert torch.equal(*map(torch.stack, found))
 
 
 class Unreleased(TwinRecorder):

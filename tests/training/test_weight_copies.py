@@ -84,7 +84,7 @@ def train(
         sums.loss.backward()
         return LossSums(*(each.detach() for each in sums))
 
-    replay = Replay(passes, model.parameters(), make=lambda: TwinRecorder({})) if replayed else None
+    replay = Replay(passes, model, make=lambda: TwinRecorder({})) if replayed else None
     found = []
     for update in range(12):
         optimizer.zero_grad() if replay is None else replay.clear()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -65,11 +65,13 @@ class Replay:
     Replayed passes return the same bits as plain ones, so a resumed run, which captures all shapes again, repeats
     exactly. Gradients stay in the memory of the first passes: `clear` sets them to 0 instead of dropping them.
 
+    A graph keeps what the host knew at its capture: which parameters are trained, and the numbers of modules such as a
+    rate of dropout. When a callback changes these, all shapes are captured again.
+
     Args:
         passes: The plain passes.
-        parameters: All parameters of the model.
+        model: The model that they train.
         make: Makes the recorder at the first capture.
-        buffers: Of the model, such as the statistics of a batch norm.
 
     Attributes:
         counts: Numbers of "captured", "replayed" and "plain" passes, and the "seconds" of captures.
@@ -78,19 +80,25 @@ class Replay:
     def __init__(
         self,
         passes: Passes,
-        parameters: Iterable[nn.Parameter],
+        model: nn.Module,
         *,
         make: Callable[[], CudaRecorder],
-        buffers: Iterable[Tensor] = (),
     ) -> None:
         self.counts: dict[str, float] = {"captured": 0, "replayed": 0, "plain": 0, "seconds": 0.0}
         self._passes = passes
-        self._parameters = list(parameters)
-        self._buffers = list(buffers)
+        self._parameters = list(model.parameters())
+        self._buffers = list(model.buffers())
+        # Places of bool, int and float in the modules
+        self._numbers = [
+            (vars(each), name)
+            for each in model.modules()
+            for name, value in vars(each).items()
+            if isinstance(value, int | float)
+        ]
         self._make = make
         self._recorder: CudaRecorder | None = None
         self._failed = False
-        self._trained: list[bool] = []
+        self._known: list[Any] = []
         self._gradients: list[Tensor | None] = []
         self._sums: LossSums | None = None  # captured passes write here; allocated by the first plain passes
         self._seen: set[tuple[int, ...]] = set()
@@ -98,12 +106,13 @@ class Replay:
 
     def clear(self) -> None:
         """Set all gradients to 0, before the first micro-batch of an update."""
-        trained = [parameter.requires_grad for parameter in self._parameters]
-        if trained != self._trained:
-            # Frozen parameters have no gradient now, but captured passes would still write it
+        known = [parameter.requires_grad for parameter in self._parameters]
+        known += [values.get(name) for values, name in self._numbers]
+        if known != self._known:
+            # Captured passes would still write the gradients of frozen parameters, for example
             self.release()
-            self._trained = trained
-            self._gradients = [None] * len(trained)
+            self._known = known
+            self._gradients = [None] * len(self._parameters)
         # Lightning drops gradients before a validation, for example
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             parameter.grad = gradient

@@ -223,7 +223,7 @@ class TranslationTask(L.LightningModule):
         """Prepare to replay passes, and set the rate of the first update, since a resumed run may have a new budget."""
         if self.graphs:
             made = partial(CudaRecorder, self.device)
-            self.replay = Replay(self._passes, self.model.parameters(), make=made, buffers=self.model.buffers())
+            self.replay = Replay(self._passes, self.model, make=made)
         # A stream without a limit has the number -1
         bounded = self.budget or 0 < self.trainer.estimated_stepping_batches < math.inf
         if self.optim.schedule == "anneal" and not bounded:
@@ -247,7 +247,11 @@ class TranslationTask(L.LightningModule):
             if self.budget.updates == FIRST_UPDATES:
                 settle(self.model)
             scheduler.share = self.budget.schedule_share(self.trainer)
+            window = self.trainer.accumulate_grad_batches
             grow_window(self.trainer, self.budget.settings, scheduler.share)
+            if self.replay is not None and self.trainer.accumulate_grad_batches != window:
+                # No pass of the smaller window comes again
+                self.replay.release()
         else:
             # A Trainer of the user's own
             scheduler.share = min(1.0, self.trainer.global_step / self.trainer.estimated_stepping_batches)
