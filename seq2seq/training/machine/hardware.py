@@ -88,9 +88,7 @@ def require_kernels(model: nn.Module, accelerator: str) -> None:
     device = torch.device("cuda" if accelerator == "gpu" else "cpu")
     if demanding and (problem := device_obstacle(device)):
         names = ", ".join(sorted(demanding))
-        raise ValueError(
-            f"backend=triton of {names} cannot serve this: {problem}; choose backend=auto or backend=torch"
-        )
+        raise ValueError(f"backend=triton of {names} cannot run here: {problem}; choose backend=auto or backend=torch")
 
 
 def require_packing(model: nn.Module, accelerator: str, precision: str) -> None:
