@@ -36,7 +36,8 @@ output is the base64 of a PNG, as `base64 -w0 word.png` makes it; a blank line s
 --digits writes scikit-learn's 1,797 handwritten digits, 8 x 8 pixels, with their names as texts.
 
 --cifar10 writes CIFAR-10's color images with the names of their classes: from its binary version, an archive or a
-folder, or from a folder with the hub's parquet files. --held-out training images become the validation images.
+folder, or from a folder with the hub's parquet files. --held-out training images become the validation images, unless
+there are files val*.parquet.
 
 --corpus takes words, and pairs of words, of up to 6 letters from the English side of the embedded phrasebook; no text
 is in two of the three parts.

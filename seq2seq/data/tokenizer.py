@@ -391,6 +391,9 @@ def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> byte
 def run_trainer(lines: list[str], settings: TokenizerSettings, **more: Any) -> bytes:
     """Run SentencePiece's trainer, and return the serialized model."""
     model = io.BytesIO()
+    if settings.type == "word":
+        # The size is an upper bound: a text may have fewer words
+        more["hard_vocab_limit"] = False
     spm.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
         model_writer=model,

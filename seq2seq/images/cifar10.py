@@ -1,4 +1,4 @@
-"""CIFAR-10 as color images with the names of their classes, from its binary files or from the hub's parquet files."""
+"""CIFAR-10 as images with the names of their classes, from its binary files or from the hub's parquet files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import lzma
 import re
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from seq2seq.images.lines import write_image, write_splits
+from seq2seq.images.lines import size_of, write_image, write_splits
 from seq2seq.system.files import read_file
 from seq2seq.system.packages import require
 
@@ -25,7 +25,7 @@ _LARGEST = 2**26  # bytes of a file in an archive; a batch has 31 million
 
 # Names of images and labels in data sets of the hub.
 _IMAGES = ("img", "image")
-_LABELS = ("label", "labels")
+_LABELS = ("label", "labels", "fine_label")
 
 Example = tuple[str, str]  # an image as a line, and the name of its class
 
@@ -35,32 +35,48 @@ def write_corpus(source: Path, folder: Path, *, held_out: int, seed: int) -> dic
 
     Args:
         source: The binary version, as an archive (.tar.gz) or a folder, or a folder with parquet files whose names
-            begin with train and test, each with a column of images and one of labels.
-        held_out: Number of training images that become the validation images.
+            begin with train, test and perhaps val, each with a column of images and one of labels.
+        held_out: Number of training images that become the validation images, if `source` has none.
         seed: Seed of their choice.
 
     Returns:
         The number of images of each split.
 
     Raises:
-        ValueError: `source` is none of these, or its files are damaged.
+        ValueError: `source` is none of these, or its files are damaged, or its images differ in size.
     """
     train, test = (list(_examples(source, split)) for split in ("train", "test"))
-    if held_out >= len(train):
-        raise ValueError(f"--held-out {held_out} leaves none of {len(train):,} images to train on; lower it")
-    order = np.random.default_rng(seed).permutation(len(train))
-    splits = {
-        "train": [train[row] for row in order[held_out:]],
-        "valid": [train[row] for row in order[:held_out]],
-        "test": test,
-    }
+    valid = [example for table in _tables(source, "val") for example in _of_parquet(table)]
+    splits = {"train": train, "valid": valid, "test": test}
+    _require_one_size(splits, source)
+    if not valid:
+        if held_out >= len(train):
+            raise ValueError(f"--held-out {held_out} leaves none of {len(train):,} images to train on; lower it")
+        order = np.random.default_rng(seed).permutation(len(train))
+        splits["train"] = [train[row] for row in order[held_out:]]
+        splits["valid"] = [train[row] for row in order[:held_out]]
     return write_splits(folder, splits)
+
+
+def _require_one_size(splits: Mapping[str, Sequence[Example]], source: Path) -> None:
+    sizes: dict[tuple[int, int], str] = {}
+    for split, examples in splits.items():
+        for row, (line, _) in enumerate(examples, 1):
+            sizes.setdefault(size_of(line), f"{split} image {row:,}")
+            if len(sizes) > 1:
+                found = " and ".join(f"{name} has {width} x {height}" for (width, height), name in sizes.items())
+                raise ValueError(f"--cifar10 {source}: {found} pixels: scale or crop all images to one size")
+
+
+def _tables(source: Path, split: str) -> list[Path]:
+    """List the parquet files of a split, if `source` is a folder with such files."""
+    return sorted(source.rglob(f"{split}*.parquet")) if source.is_dir() else []
 
 
 def _examples(source: Path, split: str) -> Iterator[Example]:
     if not source.exists():
         raise ValueError(f"--cifar10 {source}: no such file or folder")
-    if source.is_dir() and (tables := sorted(source.rglob(f"{split}*.parquet"))):
+    if tables := _tables(source, split):
         for table in tables:
             yield from _of_parquet(table)
         return
@@ -126,7 +142,7 @@ def _of_parquet(path: Path) -> Iterator[Example]:
             names = _names_of(schema.metadata or {}, label)
             for batch in table.iter_batches(1000, columns=[image, label]):
                 for cell, number in zip(*(batch[each].to_pylist() for each in (image, label)), strict=True):
-                    line = _as_line(cell["bytes"] if isinstance(cell, dict) else cell)
+                    line = _as_line(cell["bytes"] if isinstance(cell, dict) else cell, path)
                     if number < 0:
                         raise ValueError(f"{path}: an image has the label {number}: leave images without a class out")
                     yield line, names[number] if names else _as_word(str(number))
@@ -134,19 +150,20 @@ def _of_parquet(path: Path) -> Iterator[Example]:
         raise ValueError(f"{path} is not a parquet file of images and classes ({error}): download it again") from None
 
 
-def _as_line(data: bytes) -> str:
-    """Convert an image from the hub, a PNG or a JPEG, to a line."""
+def _as_line(data: bytes, path: Path) -> str:
+    """Convert an image from the hub, a PNG or a JPEG in the file `path`, to a line; a gray image stays gray."""
     from PIL import Image, ImageOps
 
     try:
         # Only two formats, to keep untrusted bytes from Pillow's many other readers
         image = ImageOps.exif_transpose(Image.open(io.BytesIO(data), formats=("PNG", "JPEG")))
         plain = image.mode in ("1", "L", "P", "RGB") and "transparency" not in image.info
-        line = write_image(np.asarray(image.convert("RGB"))) if plain else ""
+        line = write_image(np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))) if plain else ""
     except Exception as error:  # Pillow may raise anything for damaged or hostile bytes
         raise OSError(f"an image of {len(data):,} bytes is neither PNG nor JPEG, or is damaged") from error
     if not line:
-        raise OSError(f"an image is of Pillow's mode {image.mode}, or transparent: convert the images to RGB of 8 bits")
+        kind = "transparent" if "transparency" in image.info else f"of Pillow's mode {image.mode}"
+        raise ValueError(f"{path}: an image is {kind}: convert the images to RGB of 8 bits")
     return line
 
 

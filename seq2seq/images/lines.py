@@ -6,6 +6,7 @@ import base64
 import binascii
 import contextlib
 import io
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -131,6 +132,12 @@ def write_image(pixels: np.ndarray) -> str:
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels, dtype=np.uint8)).save(file, format="PNG")
     return base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def size_of(line: str) -> tuple[int, int]:
+    """Return width and height of a line that `write_image` made, from the header of its PNG."""
+    width, height = struct.unpack(">II", base64.b64decode(line[:32])[16:24])
+    return width, height
 
 
 def write_splits(folder: Path, splits: Mapping[str, Iterable[tuple[str, str]]]) -> dict[str, int]:

@@ -162,6 +162,12 @@ def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str,
     return result
 
 
+def grid_of(config: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return rows and columns of a source that fills a grid row by row, as the patches of an image do; else None."""
+    patches = config.get("patches")
+    return (patches["height"] // patches["size"], patches["width"] // patches["size"]) if patches else None
+
+
 def max_positions(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> int | None:
     """Return the length of the longest sequence that the model takes on either side; None without a limit."""
     return min(bounds(config, trust=trust).values(), default=None)
@@ -175,9 +181,7 @@ class _Builder:
     ) -> None:
         self.model = model
         self.slots: Mapping[str, Any] = config["mixer"]
-        # Rows and columns of a source that fills a grid row by row, as the patches of an image do
-        patches = config.get("patches")
-        self.grid = (patches["height"] // patches["size"], patches["width"] // patches["size"]) if patches else None
+        self.grid = grid_of(config)
         self.trust = trust
         self.portable = portable
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.kernels.dispatch import portable
-from seq2seq.network.build import max_positions
+from seq2seq.network.build import grid_of, max_positions
 from seq2seq.network.make_mixer import checked_values, class_of, layer_values, make_mixer
 from seq2seq.network.mixer import CrossMixer, SelfMixer
 from seq2seq.network.state import expand, reorder
@@ -32,15 +32,20 @@ def try_mixers(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> None:
         ValueError: A mixer breaks the contract; the message begins with its settings key.
     """
     dim = config["model"]["dim"]
-    positions = min(_POSITIONS, max_positions(config, trust=trust) or _POSITIONS)
+    grid = grid_of(config)
+    most = max_positions(config, trust=trust)
     for slot, path, settings in mixers_of(config["mixer"], used=True):
-        # A source that fills a grid has other arguments
-        if config.get("patches") and slot != "decoder":
-            continue
         # The first layer, whatever the depth
         values = layer_values(settings, 0, 2**20, path)
         mixer = class_of(values, slot, trust)
         values = getattr(mixer, "portable_values", portable)(checked_values(mixer, values, path))
+        positions = _POSITIONS
+        if grid and slot == "encoder":
+            # Two rows of the grid; the shorter sentence has one
+            positions = 2 * grid[1]
+            if hasattr(mixer, "grid_values"):
+                values = mixer.grid_values(values, grid[1])
+        positions = min(positions, most or positions)
         sizes = {"memory_dim": dim} if slot == "cross" else {"causal": slot == "decoder"}
         # A check changes no random number of the run
         with torch.random.fork_rng(devices=[]):
@@ -53,6 +58,8 @@ def try_mixer(
     mixer: SelfMixer[Any] | CrossMixer[Any, Any], path: str = "mixer", *, positions: int = _POSITIONS
 ) -> None:
     """Compute with a copy of a mixer in float64, its parameters moved off their initial values, and compare.
+
+    The copy takes no Triton kernels, which lack float64.
 
     In evaluation, the output is (B, T, out_dim), and the same each time. A sentence has the same output alone as in a
     batch, whatever is in its padding. The output of a causal mixer or a cross mixer does not depend on later positions,
@@ -68,6 +75,9 @@ def try_mixer(
     wrong = f"{path}: {type(mixer).__name__}"
     _require_registered(mixer, wrong)
     mixer = copy.deepcopy(mixer).double().eval()
+    for part in mixer.modules():
+        if getattr(part, "backend", None) == "triton":
+            part.backend = "auto"  # type: ignore[assignment]
     for parameter in mixer.parameters():
         parameter.add_(0.1 * torch.randn_like(parameter))
     cross = isinstance(mixer, CrossMixer)

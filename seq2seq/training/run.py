@@ -112,6 +112,7 @@ class TrainingRun:
         self.search = dataclasses.replace(plan.search, max_len=positions)
         self.src_multiple = hardware.src_multiple(self.accelerator, positions)
         model = model or checks.check_model(plan, self.start)
+        hardware.require_kernels(model, self.accelerator)
         hardware.require_packing(model, self.accelerator, self.precision)
         self.compile = compilation.resolve_compile(plan.trainer, self.accelerator, model)
         # Links of pieces are looked up on the host

@@ -122,6 +122,10 @@ def test_what_is_no_source_is_refused(tmp_path, capsys):
     unlabeled = parquet(tmp_path / "unlabeled") / "plain_text" / "train-00000-of-00001.parquet"
     table = pq.read_table(unlabeled)
     pq.write_table(table.set_column(1, "label", pa.array([-1] * len(table), pa.int64())), unlabeled)
+    for kind, made in {"clear": ("RGBA", (32, 32)), "small": ("RGB", (28, 30))}.items():
+        Image.new(*made).save(file := io.BytesIO(), format="PNG")
+        table = pa.table({"img": [{"bytes": file.getvalue()}], "label": [0]})
+        pq.write_table(table, parquet(tmp_path / kind) / "plain_text" / "train-00001.parquet")
     (tmp_path / "text").mkdir()
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "text" / "train.parquet")
     for source, message in {
@@ -129,6 +133,8 @@ def test_what_is_no_source_is_refused(tmp_path, capsys):
         "broken.tar.gz": "broken.tar.gz",
         "hub": "neither PNG nor JPEG",
         "deep": "convert the images to RGB of 8 bits",
+        "clear": "train-00001.parquet: an image is of Pillow's mode RGBA: convert the images",
+        "small": "train image 1 has 32 x 32 and train image 6 has 28 x 30 pixels",
         "text": "has the columns text",
         "unlabeled": "label -1",
     }.items():
@@ -136,3 +142,19 @@ def test_what_is_no_source_is_refused(tmp_path, capsys):
         assert message in capsys.readouterr().err
     assert draw.main(["--cifar10", str(binary(tmp_path)), str(tmp_path / "out"), "--held-out", "5"]) == 2
     assert "--held-out 5 leaves none of 5 images" in capsys.readouterr().err
+
+
+def test_other_data_sets_keep_their_validation_images_their_grays_and_fine_labels(tmp_path, capsys):
+    for split, count in {"train": 3, "validation": 2, "test": 1}.items():
+        Image.new("L", (28, 28), 7).save(file := io.BytesIO(), format="PNG")
+        columns = {
+            "image": [{"bytes": file.getvalue()}] * count,
+            "fine_label": [4] * count,
+            "coarse_label": [0] * count,
+        }
+        pq.write_table(pa.table(columns), tmp_path / f"{split}-00000-of-00001.parquet")
+    assert draw.main(["--cifar10", str(tmp_path), str(tmp_path / "out")]) == 0
+    assert "3 train, 2 valid, 1 test images" in capsys.readouterr().out
+    line, name = written(tmp_path / "out")["valid"][0]
+    assert (read_image(line, height=28, width=28) == 7).all()
+    assert name == "4"

@@ -9,9 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from seq2seq.kernels.dispatch import is_plain, takes_triton
+from seq2seq.kernels.dispatch import is_plain, require_backend, takes_triton
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixers.average import running_mean  # the reference
+from seq2seq.mixers.average import Average, running_mean  # the mixer and the reference
+from seq2seq.network.mixer import real_positions
 
 OP = "running mean"
 
@@ -96,3 +97,17 @@ def differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 
 mean_forward.register_autograd(differentiate, setup_context=save)
+
+
+class FastAverage(Average):
+    """`Average` with the kernel for its causal form; the other form is one mean for all positions."""
+
+    def __init__(self, *, dim: int, causal: bool, backend: str = "auto") -> None:
+        super().__init__(dim=dim, causal=causal)
+        self.backend = require_backend(backend)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Average x (B, T, D) over real positions."""
+        mask = real_positions(x, mask)
+        y = mean(x, mask, self.backend) if self.causal else running_mean(x, mask, causal=False)
+        return self.out(y)

@@ -17,9 +17,10 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from running_mean import mean, mean_forward
+from running_mean import FastAverage, mean, mean_forward
 
-from seq2seq.mixers.average import running_mean
+from seq2seq.mixers.average import Average, running_mean
+from seq2seq.network.conformance import try_mixer
 
 EXHAUSTIVE = {"test_times_are_ratios"}
 
@@ -53,6 +54,16 @@ def test_kernel_is_its_reference(length, dtype):
             assert found.dtype == dtype
             error = torch.linalg.vector_norm(found.double() - expected)
             assert error <= TOLERANCE[dtype] * torch.linalg.vector_norm(expected)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_mixer_is_the_average(causal):
+    mixer = FastAverage(dim=70, causal=causal, backend="triton").to(DEVICE)
+    other = Average(dim=70, causal=causal).to(DEVICE)
+    other.load_state_dict(mixer.state_dict())
+    x, mask = example(5, torch.float32)
+    torch.testing.assert_close(mixer(x, mask)[mask], other(x, mask)[mask])
+    try_mixer(mixer.cpu())
 
 
 def test_gradient_by_formula():

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from seq2seq.mixers.attention import Attention, CrossAttention
 from seq2seq.mixers.average import Average
+from seq2seq.mixers.lightconv import LightConv
 from seq2seq.network.conformance import try_mixer, try_mixers
 
 
@@ -75,6 +76,21 @@ class Unregistered(Average):
         self.more = [nn.Linear(dim, dim)]
 
 
+class FirstRow(Average):
+    """A mixer of its own for images, which forgets all rows but the first."""
+
+    def __init__(self, *, dim: int, causal: bool, columns: int = 1) -> None:
+        super().__init__(dim=dim, causal=causal)
+        self.columns = columns
+
+    @staticmethod
+    def grid_values(values, columns):
+        return {**values, "columns": columns}
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x, mask)[:, : self.columns]
+
+
 class WholeSource(CrossAttention):
     """The padding of the source is read."""
 
@@ -131,3 +147,20 @@ def test_mixers_of_settings_are_tried_where_they_are_used(monkeypatch):
     settings["mixer"]["decoder"] = kinds
     with pytest.raises(ValueError, match=r"^mixer.decoder.kinds.b: Attention.forward depends on later"):
         try_mixers(settings)
+
+
+@pytest.mark.parametrize("mixer", ["relative", "conv2d", "transformer"])
+def test_an_encoder_of_images_is_tried_on_their_grid(mixer):
+    patches = {"height": 8, "width": 12, "size": 2, "bits": 8}
+    settings = config(f"mixer={mixer}", "model.dim=18", "model.num_heads=9", patches=patches)
+    try_mixers(settings)
+    target = {"_target_": f"{__name__}.FirstRow"}
+    settings["mixer"]["encoder"] = target
+    with pytest.raises(ValueError, match=r"^mixer.encoder: FirstRow.forward returns \(2, 6, 18\) .* \(2, 12, 18\)"):
+        try_mixers(settings, trust=(__name__,))
+
+
+def test_a_mixer_that_demands_triton_is_tried_without_it():
+    mixer = LightConv(dim=8, causal=True, num_heads=2, kernel_size=3, backend="triton")
+    try_mixer(mixer)
+    assert mixer.backend == "triton"

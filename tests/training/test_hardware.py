@@ -12,6 +12,7 @@ import torch
 import toycorpus
 
 from seq2seq.mixers.attention import CrossAttention
+from seq2seq.mixers.lightconv import LightConv
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.machine import hardware
 
@@ -75,6 +76,15 @@ def test_packing_asks_for_what_the_gpu_can_do(monkeypatch, bf16, lacking):
     mixer = CrossAttention(dim=16, memory_dim=16, num_heads=2, packed=True)
     with pytest.raises(ValueError, match=f"packed=true of CrossAttention needs .*{lacking}"):
         hardware.require_packing(mixer, "gpu", "32-true")
+
+
+def test_a_mixer_that_demands_triton_needs_a_machine_with_it(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    layer = LightConv(dim=16, causal=True, num_heads=2, kernel_size=3, backend="triton")
+    with pytest.raises(ValueError, match=r"backend=triton of LightConv .*tensors on cpu"):
+        hardware.require_kernels(torch.nn.Sequential(layer), "cpu")
+    layer.backend = "auto"
+    hardware.require_kernels(torch.nn.Sequential(layer), "cpu")
 
 
 def test_a_run_keeps_freed_memory_before_it_measures_threads(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from seq2seq.kernels.dispatch import device_obstacle
 from seq2seq.settings.trainer import TrainerSettings
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,15 @@ def src_multiple(accelerator: str, positions: int | None) -> int:
             source is padded beyond the last position.
     """
     return 8 if accelerator == "gpu" and (positions or 0) % 8 == 0 else 1
+
+
+def require_kernels(model: nn.Module, accelerator: str) -> None:
+    """Raise ValueError if a mixer of `model` demands Triton kernels (backend=triton), which this machine cannot run."""
+    demanding = {type(each).__name__ for each in model.modules() if getattr(each, "backend", None) == "triton"}
+    device = torch.device("cuda" if accelerator == "gpu" else "cpu")
+    if demanding and (problem := device_obstacle(device)):
+        names = ", ".join(sorted(demanding))
+        raise ValueError(f"backend=triton of {names} cannot run here: {problem}; choose backend=auto or backend=torch")
 
 
 def require_packing(model: nn.Module, accelerator: str, precision: str) -> None:
