@@ -512,11 +512,11 @@ def small(**other: Any) -> dict[str, Any]:
 
 
 def test_what_triton_cannot_serve_is_an_error_that_says_so(monkeypatch):
-    wide = torch.randn(2, 5, 257, device=DEVICE)
+    wide = torch.randn(2, 5, 2 * 257, device=DEVICE)
     for named, other in {
         "float64": {"x": torch.randn(2, 5, 8, device=DEVICE, dtype=torch.float64)},
         "kernel_size 65": {"logits": torch.randn(2, 5, 2, 65, device=DEVICE)},
-        "257 channels": {"x": wide, "logits": torch.randn(2, 5, 1, 3, device=DEVICE)},
+        "257 channels": {"x": wide, "logits": torch.randn(2, 5, 2, 3, device=DEVICE)},
         "'nonsense'": {"backend": "nonsense"},
     }.items():
         given = small(**other)
@@ -532,7 +532,7 @@ def test_what_triton_cannot_serve_is_an_error_that_says_so(monkeypatch):
         with pytest.raises(ValueError, match=named):
             conv_step(*past, given["logits"][0, 0][None], softmax=False, backend=given["backend"])
     with pytest.raises(ValueError, match="257 channels"):
-        lightconv(wide.repeat(1, 1, 2), torch.ones(1, 3, device=DEVICE), causal=True, glu=True, backend="triton")
+        lightconv(wide.repeat(1, 1, 2), torch.ones(2, 3, device=DEVICE), causal=True, glu=True, backend="triton")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError, match="tensors on cpu"):
         dynamicconv(**{name: part.cpu() if isinstance(part, Tensor) else part for name, part in small().items()})
