@@ -12,7 +12,7 @@ demanding other types and heads; on other architectures only K = 3, 31 and 64 wi
 
 Covered, for each architecture:
 - bfloat16 with heads of 64 channels: every combination of K, DropConnect (off, on), GLU (off, on), softmax of a
-  decoding step (off, on), and bounds (none, ends, starts and ends). Starts alone are left out.
+  decoding step (off, on), and ends of sentences (off, on).
 - bfloat16 and float32 with heads of 16, 32, 64, 80, 128 and 256 channels, and float16, which differs from bfloat16 by
   a few instructions, with 64: K = 3, 31 and 64 with everything switched on.
 - The loss, for rows of 16, 64 and 128 KB of logits.
@@ -168,26 +168,24 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Compi
     from seq2seq.kernels.launch_config import one_tile
 
     types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-    bounds = {"": (False, False), "ends": (False, True), "starts and ends": (True, True)}
     # Keep words of 32 taps each
     words = -(-taps // 32)
     groups = {
         "dynamicconv": [("", {"words": 0}), (f"{words} word{'s' * (words > 1)}", {"words": words})],
         "lightconv": [("", {"glu": False}), ("GLU", {"glu": True})],
     }
-    for name, direction, extent in itertools.product(groups, ("forward", "backward"), bounds):
+    for name, direction, ends in itertools.product(groups, ("forward", "backward"), (False, True)):
         op, module = f"{name}{'_backward' * (direction == 'backward')}", kernel_module(name)
-        flags = dict(zip(("starts", "ends"), bounds[extent], strict=True))
         for group, more in groups[name]:
-            direct, values = module.constants(op, taps, head_dim, types[dtype], arch=arch, **more, **flags)
+            direct, values = module.constants(op, taps, head_dim, types[dtype], arch=arch, **more, ends=ends)
             kernel, constants = f"{'direct' if direct else 'band'}_{direction}", tuple(values.items())
-            rest = ((taps, taps), group, extent)
+            rest = ((taps, taps), group, "ends" * ends)
             for form in FORMS:
                 yield Compilation(arch, name, kernel, op, dtype, head_dim, *rest, form, constants)
             # Kernels for sentences of one tile, for each of its sizes
             for tile in (16, 32, 64):
                 if one_tile(op, taps, tile, head_dim, types[dtype]):
-                    given = {**more, **flags, "arch": arch}
+                    given = {**more, "ends": ends, "arch": arch}
                     values = module.one_tile_constants(op, tile, taps, head_dim, types[dtype], **given)
                     kernel, constants = f"one_tile_{direction}", tuple(values.items())
                     label = op.replace(name, f"{name}_tile_{tile}")
@@ -267,26 +265,24 @@ def _attentions(arch: int) -> Iterator[Compilation]:
 def _is_wanted(job: Compilation, quick: bool) -> bool:
     """Return True for the main type and head size, and for the most demanding jobs of others and of odd forms."""
     main = job.dtype == DTYPE and job.head_dim == HEAD_DIM
+    ends = job.bounds == "ends" or job.op == "conv_step"
     if quick:
-        return main and not job.form and (job.bounds == "ends" or job.op == "conv_step")
+        return main and not job.form and ends
     if main and not job.form:
         return True
-    everything_on = job.group and (job.bounds == "starts and ends" or job.op == "conv_step")
     taps = any(job.taps[0] <= taps <= job.taps[1] for taps in OTHER_TAPS)
-    return bool(everything_on and taps and (main or not job.form))
+    return bool(job.group and ends and taps and (main or not job.form))
 
 
 def _is_gated(job: Compilation) -> bool:
     """Return True for the jobs that a change must pass."""
     main = job.dtype == DTYPE and job.head_dim == HEAD_DIM
-    step = job.op == "conv_step"
-    everything_on = bool(job.group and (job.bounds == "starts and ends" or step))
-    if job.form or (step and not main):
+    group = bool(job.group)
+    if job.form or not (main if job.op == "conv_step" else job.bounds == "ends"):
         return False
     if job.arch != 90:
-        return main and everything_on and any(job.taps[0] <= taps <= job.taps[1] for taps in OTHER_TAPS)
-    plain = main and not job.group and (job.bounds == "ends" or step)
-    return plain or (everything_on and job.head_dim in GATED_HEADS)
+        return main and group and any(job.taps[0] <= taps <= job.taps[1] for taps in OTHER_TAPS)
+    return main or (group and job.head_dim in GATED_HEADS)
 
 
 def _cost(job: Compilation) -> int:
@@ -367,7 +363,7 @@ def _types(job: Compilation) -> dict[str, str]:
     if values.get("COLUMNS", 0) < values.get("WIDTH", 0):  # the parts of a head are summed
         types["dlogits"] = "*fp32"
     types["keep"] = "*i32" if values.get("WORDS") else "*fp32"
-    return types | {name: "*i64" if values.get(name.upper() + "S") else "*fp32" for name in ("start", "end")}
+    return types | {"end": "*i64" if values.get("ENDS") else "*fp32"}
 
 
 def resources(compiled: Any, arch: int) -> Resources:

@@ -23,14 +23,12 @@ class Inputs(NamedTuple):
         x: (B, T, C), or (B, T, 2 C) with a GLU.
         kernel: Logits (B, T, H, K) of DynamicConv or weights (H, K) of LightConv.
         keep: Keep words of DropConnect.
-        start: First real position of each sentence.
         end: Position after the last real one.
     """
 
     x: Tensor
     kernel: Tensor
     keep: Tensor | None
-    start: Tensor | None = None
     end: Tensor | None = None
 
 
@@ -52,19 +50,15 @@ def draw(op: str, shape: Shape, dtype: torch.dtype, device: torch.device, *, aut
 
 
 def ragged(inputs: Inputs) -> Inputs:
-    """Set bounds of the sentences: in turn, they fill the row, end early, start late, and are empty."""
+    """Set ends of the sentences: in turn, they fill the row, end in its middle, have one position, and are empty."""
     batch, length = inputs.x.shape[:2]
-    # Bounds stay in order even in rows shorter than this
-    late = min(3, length)
-    spans = [(0, length), (0, length // 2 + 1), (late, max(length - 2, late)), (length, length)]
-    # (B,) each; the four spans are repeated over the batch
-    start, end = torch.tensor(spans, device=inputs.x.device).repeat(-(-batch // 4), 1)[:batch].T.contiguous()
-    return inputs._replace(start=start, end=end)
+    ends = torch.tensor([length, length // 2 + 1, 1, 0], device=inputs.x.device)
+    return inputs._replace(end=ends.repeat(-(-batch // 4))[:batch])  # (B,)
 
 
 def convolve(op: str, inputs: Inputs, shape: Shape, backend: str, *, causal: bool = True) -> Tensor:
     """Call our operator on a backend."""
-    rest = {"start": inputs.start, "end": inputs.end, "keep": inputs.keep, "keep_prob": keep_probability(shape.drop)}
+    rest = {"end": inputs.end, "keep": inputs.keep, "keep_prob": keep_probability(shape.drop)}
     if op == "dynamicconv":
         return dynamicconv(inputs.x, inputs.kernel, causal=causal, backend=backend, **rest)
     return lightconv(inputs.x, inputs.kernel, causal=causal, glu=shape.glu, backend=backend, **rest)

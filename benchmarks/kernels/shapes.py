@@ -48,7 +48,7 @@ QUICK_SWEEP = ((16, 32), (64,), (4,), (1, 4), (2,))
 class Case(NamedTuple):
     """One check of an operator or its decoding step.
 
-    `ragged` sets start and end per sentence. `autocast` leaves LightConv's weights, the result of a softmax, in
+    `ragged` sets an end for each sentence. `autocast` leaves LightConv's weights, the result of a softmax, in
     float32. `chunk` makes every program work through this many consecutive tiles, as in much larger batches; with 0
     the operator decides.
     """

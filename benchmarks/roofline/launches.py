@@ -59,10 +59,10 @@ def record(op: str, direction: str, shape: Shape) -> list[Launch]:
         elif op == "lightconv":
             weights = torch.empty(shape.heads, shape.taps, device="meta")
             given = (y,) if direction == "backward" else ()
-            getattr(kernels, direction)(*given, x, weights, None, end, True, shape.glu)
+            getattr(kernels, direction)(*given, x, weights, end, True, shape.glu)
         else:
             words = torch.empty(*places, -(-shape.taps // 32), dtype=torch.int32, device="meta")
-            rest = (words if shape.drop else None, None, end, True, 1 / (1 - shape.drop))
+            rest = (words if shape.drop else None, end, True, 1 / (1 - shape.drop))
             if direction == "forward":
                 kernels.forward(x, half(*places, shape.taps), *rest)
             else:

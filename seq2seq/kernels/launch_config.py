@@ -20,6 +20,8 @@ MAX_TAPS = 64
 MAX_KERNELS = 1 << 15
 # In a direct kernel, one program takes all channels of a head
 MAX_HEAD_DIM = 256
+# Channels of a head of one-tile attention, up to which its kernels were compiled without spills (benchmarks/aot.py)
+MAX_ATTENTION_HEAD_DIM = 128
 # Chunks amortize a program's setup. They grow beyond this many programs: four for each multiprocessor of a big GPU
 PROGRAMS = 528
 # Up to this many taps, one multiply-add per tap is faster than a band matrix, whose rows have 2 * 16 columns
@@ -168,7 +170,7 @@ def attention_warps(queries: int, keys: int, head_dim: int, dtype: torch.dtype, 
     # Numbers of the largest tile
     size = columns(longest) * max(64, columns(head_dim))
     wide = dtype == torch.float32
-    if longest > ONE_TILE or size > (2048 if wide else 8192):
+    if longest > ONE_TILE or head_dim > MAX_ATTENTION_HEAD_DIM or size > (2048 if wide else 8192):
         return 0
     # No registers are spilled on sm_80 to sm_100 (benchmarks/aot.py); not yet chosen by timing
     return min(8, max(1, size // 1024) * (2 if wide else 1) * (2 if backward else 1))

@@ -21,15 +21,12 @@ class Operation:
         compute: The implementation. Its annotations define the operator's schema; the first argument is a tensor, and
             no result shares memory with an argument.
         fake: Computes the shapes, types and strides of the results, without data.
-        mutates: Names of the arguments that it overwrites.
     """
 
-    def __init__(
-        self, name: str, compute: Callable[..., Any], *, fake: Callable[..., Any], mutates: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, name: str, compute: Callable[..., Any], *, fake: Callable[..., Any]) -> None:
         self.name = name
         self._compute = self._eager = compute
-        self._registered = torch.library.custom_op(f"seq2seq::{name}", compute, mutates_args=mutates)
+        self._registered = torch.library.custom_op(f"seq2seq::{name}", compute, mutates_args=())
         self._registered.register_fake(fake)
         self._operator = getattr(torch.ops.seq2seq, name).default
 

@@ -1,4 +1,4 @@
-"""Functions that the Triton kernels share: rows of a head, bounds of sentences, gates, exact products.
+"""Functions that the Triton kernels share: rows of a head, ends of sentences, gates, exact products.
 
 In a kernel, `row` is a vector of positions.
 """
@@ -17,9 +17,9 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 @triton.jit
-def load_rows(base, stride, row, column, first, last, WIDTH: tl.constexpr):
-    """Load rows [first, last) of a matrix of WIDTH columns, 0 elsewhere: (rows, columns)."""
-    mask = ((row >= first) & (row < last))[:, None]  # (rows, 1)
+def load_rows(base, stride, row, column, last, WIDTH: tl.constexpr):
+    """Load rows [0, last) of a matrix of WIDTH columns, 0 elsewhere: (rows, columns)."""
+    mask = ((row >= 0) & (row < last))[:, None]  # (rows, 1)
     # Columns are a power of two, or a part of the head; no mask is needed if they are the whole head
     if column.shape[0] != WIDTH:
         mask = mask & (column < WIDTH)[None, :]
@@ -61,11 +61,9 @@ def place(heads, chunks, chunk, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def bounds(start, end, sentence, length, STARTS: tl.constexpr, ENDS: tl.constexpr):
-    """Load the first real position of a sentence and the position after the last, between 0 and length."""
-    first = tl.maximum(tl.load(start + sentence), 0).to(tl.int32) if STARTS else 0
-    last = tl.minimum(tl.load(end + sentence), length).to(tl.int32) if ENDS else length
-    return first, last
+def bound(end, sentence, length, ENDS: tl.constexpr):
+    """Load the position after the last real one of a sentence, at most length."""
+    return tl.minimum(tl.load(end + sentence), length).to(tl.int32) if ENDS else length
 
 
 @triton.jit

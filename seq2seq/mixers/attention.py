@@ -269,7 +269,7 @@ class CrossAttention(CrossMixer):
         """Return the attention weights of x (B, T, D), (B, H, T, S); ReLU weights have no fixed sum."""
         q = split(self._project_query(x), self.num_heads)  # (B, H, T, d)
         scores = q @ context.key.transpose(-1, -2) * q.shape[-1] ** -0.5
-        return normalize(allow(scores.float(), context.mask, False), self.weights)
+        return normalize(allow(scores.to(at_least_float32(scores.dtype)), context.mask, False), self.weights)
 
     portable_values = staticmethod(_without_packing)
 

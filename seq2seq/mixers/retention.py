@@ -70,7 +70,7 @@ class Retention(SelfMixer[Sums]):
             return self._finish(retention(q, k, value, decay=self.decay(q)), x)
         # There is no softmax to mask: a key of zeros has weight 0
         k = k.masked_fill(~mask[:, None, :, None], 0.0)
-        return self._finish(retention_parallel(q, k, value, decay=self.decay(q), causal=False), x)
+        return self._finish(retention_parallel(q, k, value, decay=self.decay(q)), x)
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Device = None, dtype: DType = None) -> Sums:
         """Return an empty decayed sum of k v', (N, H, d, d)."""

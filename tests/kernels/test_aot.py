@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(not (TOOLS / "cuobjdump").exists(), reason="triton came without cuobjdump"),
 ]
 
-CONVOLUTIONS = "(dynamicconv|lightconv)(_backward)? bf16 .* head 64, (1 word|GLU), starts and ends$"
+CONVOLUTIONS = "(dynamicconv|lightconv)(_backward)? bf16 .* head 64, (1 word|GLU), ends$"
 CONV_STEP = "conv_step bf16 .* head 64, softmax$"
 ATTENTION = "attention(_backward)? bf16 .* head 64, rows of (32|64), (causal|mask, bias and dropout)$"
 LOSS = "cross_entropy (bf16|fp32) .*gradient$"
@@ -126,11 +126,11 @@ owner, ends = torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, dtype=torch.in
 # sentences of one tile of 16, of 32 and of 64, and longer ones
 for taps, length in itertools.product(aot.OTHER_TAPS, (5, 20, 40, 70)):
     x, logits, lse = h(2, length, 1024), h(2, length, 4, taps), f(2, length, 4)
-    given = (torch.zeros(2, length, 4, -(-taps // 32), dtype=torch.int32), ends, ends)
+    given = (torch.zeros(2, length, 4, -(-taps // 32), dtype=torch.int32), ends)
     dynamic.forward(x, logits, *given, True, 1.1)
     dynamic.backward(x, x, logits, lse, *given, True, 1.1)
-    light.forward(h(2, length, 2048), f(4, taps), ends, ends, True, True)
-    light.backward(x, h(2, length, 2048), f(4, taps), ends, ends, True, True)
+    light.forward(h(2, length, 2048), f(4, taps), ends, True, True)
+    light.backward(x, h(2, length, 2048), f(4, taps), ends, True, True)
     conv_step.conv_step(h(2, 4, 5, 1, 256), owner, ends, h(2, 4, taps), True)
 attention, mask = aot.kernel_module("attention"), torch.ones(2, 1, 1, 20, dtype=torch.bool)
 words, bias = torch.zeros(2, 4, 20, 1, dtype=torch.int32), f(4, 20, 20)

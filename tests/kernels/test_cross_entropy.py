@@ -151,11 +151,6 @@ def test_no_rows():
     assert cross_entropy_(logits[:0], labels[:0], mask[:0], at_label=0.9).shape == (2, 0)
 
 
-def test_operator_is_what_torch_asks_for():
-    logits, labels, mask = example(40)
-    torch.library.opcheck(torch.ops.seq2seq.cross_entropy_.default, (logits, labels, mask, 0.9, True))
-
-
 def test_choice():
     logits, *_ = example(10)
     assert is_served(logits) == (DEVICE == "cuda")

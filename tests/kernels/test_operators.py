@@ -113,14 +113,13 @@ class Problem:
         self.inputs = x.requires_grad_(), weights.requires_grad_()
         self.keep = keep_words(kernels, taps, drop, device=torch.device(DEVICE)) if drop else None
         self.keep_prob = keep_probability(drop)
-        self.start = torch.randint(0, 2, (batch,), device=DEVICE)
         self.end = torch.randint(0, length + 2, (batch,), device=DEVICE)
         self.dy = torch.randn(batch, length, heads * width, **like)
 
     def public(self, x: Tensor, weights: Tensor) -> Tensor:
         """Call the public function."""
         kept = {"keep": self.keep, "keep_prob": self.keep_prob}
-        given = {"causal": self.causal, "start": self.start, "end": self.end, "backend": self.backend}
+        given = {"causal": self.causal, "end": self.end, "backend": self.backend}
         if self.dynamic:
             return dynamicconv(x, weights, softmax=self.softmax, **kept, **given)
         return lightconv(x, weights, glu=self.glu, **kept, **given)
@@ -129,8 +128,8 @@ class Problem:
         """The operator's arguments; LightConv's has no part in DropConnect."""
         if self.dynamic:
             settings = self.causal, 1 / self.keep_prob, self.backend, self.softmax
-            return x, weights, self.keep, self.start, self.end, *settings
-        return x, weights, self.start, self.end, self.causal, self.glu, self.backend
+            return x, weights, self.keep, self.end, *settings
+        return x, weights, self.end, self.causal, self.glu, self.backend
 
     def operator(self, x: Tensor, weights: Tensor) -> Tensor:
         """Call only the operator."""
@@ -139,7 +138,7 @@ class Problem:
 
     def reference(self, x: Tensor, weights: Tensor) -> Tensor:
         """Call the reference, on values with zeros for padding."""
-        values = within(F.glu(x, -1) if self.glu else x, self.start, self.end)
+        values = within(F.glu(x, -1) if self.glu else x, self.end)
         given = {"causal": self.causal, "keep": self.keep, "keep_prob": self.keep_prob}
         if self.dynamic:
             return dynamicconv_reference(values, weights, softmax=self.softmax, **given)
@@ -297,7 +296,7 @@ def test_compiled_masks_are_one_graph():
 def test_padding_does_not_leak(op, length):
     """NaN in padding reaches no value and no gradient, by autograd's formulas and by the operator's."""
     task = Problem(op, (2, length, 2, 3, 3))
-    outside = within(torch.ones(2, length, 1, device=DEVICE), task.start, task.end) == 0
+    outside = within(torch.ones(2, length, 1, device=DEVICE), task.end) == 0
     x = task.inputs[0].detach()
     for call in (task.public, task.operator):
         task.inputs = x.masked_fill(outside, 0.0).requires_grad_(), task.inputs[1]

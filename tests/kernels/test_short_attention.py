@@ -184,6 +184,7 @@ LEFT_TO_TORCH = {
     "queries": (Case(queries=65), None),
     "keys": (Case(keys=65), None),
     "channels": (Case(width=129), None),
+    "channels of a short row": (Case(width=320, dtype=torch.float16), None),
     "float32": (Case(queries=40, keys=40), None),
     "float64": (Case(dtype=torch.float64), None),
     "mask": (Case(), torch.ones(3, 1, 6, 6, dtype=torch.bool)),

@@ -33,12 +33,12 @@ def parts(length: int, width: int = 5, values: int = 3) -> tuple[Tensor, Tensor,
 
 @pytest.mark.parametrize("fades", [True, False], ids=["retention", "linear"])
 @pytest.mark.parametrize("length", [1, 7, 64, 150])
-def test_three_forms_of_retention_agree(length, fades):
-    """One product, a loop over positions, and chunks of any size agree, as do their gradients."""
+def test_two_forms_of_retention_agree(length, fades):
+    """A loop over positions and chunks of any size agree, as do their gradients; the last chunk is the sentence."""
     q, k, v = (part.requires_grad_() for part in parts(length))
     decay = 1.0 - 2.0 ** (-1.0 - 4 * torch.rand(2, dtype=torch.float64)) if fades else None
-    forms = [retention_parallel(q, k, v, decay=decay), retention_reference(q, k, v, decay=decay)]
-    forms += [retention(q, k, v, decay=decay, chunk=chunk) for chunk in (1, random.randint(2, 80), 64)]
+    forms = [retention_reference(q, k, v, decay=decay)]
+    forms += [retention(q, k, v, decay=decay, chunk=chunk) for chunk in (1, random.randint(2, 80), 64, length)]
     weight = torch.randn_like(forms[0])
     gradients = [torch.autograd.grad((form * weight).sum(), (q, k, v)) for form in forms]
     for form, gradient in zip(forms[1:], gradients[1:], strict=True):
@@ -54,7 +54,7 @@ def test_retention_by_hand():
     v = torch.tensor([[10.0], [100.0]]).double()[None, None]
     decay = torch.tensor([0.5]).double()
     exact(retention(q, k, v, decay=decay).flatten(), torch.tensor([20.0, 0.5 * 60 + 200]).double())
-    both = retention_parallel(q, k, v, decay=decay, causal=False).flatten()
+    both = retention_parallel(q, k, v, decay=decay).flatten()
     exact(both, torch.tensor([20 + 0.5 * 300, 0.5 * 60 + 200]).double())
 
 

@@ -86,9 +86,9 @@ def one_tile_forward(
     head = tl.program_id(0) % heads
     sentence = (tl.program_id(0) // heads).to(tl.int64)  # 64 bits: it multiplies batch strides
     row, key, column = tl.arange(0, QUERIES), tl.arange(0, KEYS), tl.arange(0, COLUMNS)
-    left = load_rows(q + sentence * q_batch + head * q_head, q_row, row, column, 0, queries, WIDTH)
-    right = load_rows(k + sentence * k_batch + head // GROUP * k_head, k_row, key, column, 0, keys, WIDTH)
-    values = load_rows(v + sentence * v_batch + head // GROUP * v_head, v_row, key, column, 0, keys, WIDTH)
+    left = load_rows(q + sentence * q_batch + head * q_head, q_row, row, column, queries, WIDTH)
+    right = load_rows(k + sentence * k_batch + head // GROUP * k_head, k_row, key, column, keys, WIDTH)
+    values = load_rows(v + sentence * v_batch + head // GROUP * v_head, v_row, key, column, keys, WIDTH)
     added = bias + sentence * bias_batch + head * bias_head
     scores = _scores(
         left, right, mask + sentence * mask_batch, added, row, key, queries, keys, bias_row, scale,
@@ -123,15 +123,15 @@ def one_tile_backward(
     key_head = tl.program_id(0) % key_heads
     sentence = (tl.program_id(0) // key_heads).to(tl.int64)
     row, key, column = tl.arange(0, QUERIES), tl.arange(0, KEYS), tl.arange(0, COLUMNS)
-    right = load_rows(k + sentence * k_batch + key_head * k_head, k_row, key, column, 0, keys, WIDTH)
-    values = load_rows(v + sentence * v_batch + key_head * v_head, v_row, key, column, 0, keys, WIDTH)
+    right = load_rows(k + sentence * k_batch + key_head * k_head, k_row, key, column, keys, WIDTH)
+    values = load_rows(v + sentence * v_batch + key_head * v_head, v_row, key, column, keys, WIDTH)
     dright = tl.zeros((KEYS, COLUMNS), tl.float32)
     dvalues = tl.zeros((KEYS, COLUMNS), tl.float32)
     # The compiler removes a loop of one iteration
     for member in range(GROUP):
         head = key_head * GROUP + member
-        left = load_rows(q + sentence * q_batch + head * q_head, q_row, row, column, 0, queries, WIDTH)
-        grad = load_rows(dy + sentence * dy_batch + head * dy_head, dy_row, row, column, 0, queries, WIDTH)
+        left = load_rows(q + sentence * q_batch + head * q_head, q_row, row, column, queries, WIDTH)
+        grad = load_rows(dy + sentence * dy_batch + head * dy_head, dy_row, row, column, queries, WIDTH)
         at = (sentence * heads + head) * queries
         norm = tl.load(lse + at + row, mask=row < queries, other=float("inf"))
         added = bias + sentence * bias_batch + head * bias_head

@@ -37,8 +37,8 @@ def conv_step(
 
 
 def _compute(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, backend: str) -> Tensor:
-    heads, taps = weights.shape[1:]
-    if takes_triton(OP, backend, values, weights, heads=heads, taps=taps):
+    # The last axis of the values is the width of one head
+    if takes_triton(OP, backend, values, weights, heads=1, taps=weights.shape[2]):
         # Imported on use: a machine without a GPU may lack Triton
         from seq2seq.kernels.conv_step import triton
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from seq2seq.kernels.dispatch import takes_triton
-from seq2seq.kernels.operation import Operation
 
 OP = "cross entropy"
 
@@ -36,18 +34,7 @@ def cross_entropy_(logits: Tensor, labels: Tensor, mask: Tensor, *, at_label: fl
     """
     assert logits.stride(1) == 1
     assert labels.shape == mask.shape == logits.shape[:1]
-    return _cross_entropy_(logits, labels.contiguous(), mask.contiguous(), at_label, gradient)
-
-
-def _compute(logits: Tensor, labels: Tensor, mask: Tensor, at_label: float, gradient: bool) -> Tensor:
     # Imported on use: a machine without a GPU may lack Triton
     from seq2seq.kernels.cross_entropy import triton
 
-    return triton.cross_entropy(logits, labels, mask, at_label=at_label, gradient=gradient)
-
-
-def _fake(logits: Tensor, labels: Tensor, mask: Tensor, at_label: float, gradient: bool) -> Tensor:
-    return logits.new_empty((2, logits.shape[0]), dtype=torch.float32)
-
-
-_cross_entropy_ = Operation("cross_entropy_", _compute, fake=_fake, mutates=("logits",))
+    return triton.cross_entropy(logits, labels.contiguous(), mask.contiguous(), at_label=at_label, gradient=gradient)

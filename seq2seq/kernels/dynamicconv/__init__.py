@@ -22,7 +22,6 @@ def dynamicconv(
     causal: bool,
     keep: Tensor | None = None,
     keep_prob: float = 1.0,
-    start: Tensor | None = None,
     end: Tensor | None = None,
     softmax: bool = True,
     backend: str = "auto",
@@ -32,13 +31,12 @@ def dynamicconv(
     Sums are taken in float32 at least.
 
     Args:
-        x: (B, T, C); counts as zero outside positions [start, end), both (B,), None for no bound.
+        x: (B, T, C); counts as zero from position `end` on.
         logits: (B, T, H, K); h(c) is the head of channel c.
         causal: Read t and the K - 1 positions before it.
         keep: DropConnect words (B, T, H, ceil(K / 32)) for the normalized weights.
         keep_prob: With `keep`, the weights are scaled by 1 / keep_prob.
-        start: First position of each sentence.
-        end: Position after the last of each sentence.
+        end: Position after the last of each sentence, (B,); None for no padding.
         softmax: Normalize the weights; if False, which Triton does not serve, the logits are the weights.
         backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
@@ -51,8 +49,8 @@ def dynamicconv(
     if logits.dim() != 4 or x.dim() != 3 or logits.shape[:2] != x.shape[:2] or x.shape[2] % logits.shape[2]:
         raise ValueError(f"x {tuple(x.shape)} and logits {tuple(logits.shape)} are not (B, T, C) and (B, T, H, K)")
     check_words(keep, logits.shape)
-    padding.check(x, start, end)
-    given = (x, logits, keep, start, end, causal, 1.0 if keep is None else 1.0 / keep_prob)
+    padding.check(x, end)
+    given = (x, logits, keep, end, causal, 1.0 if keep is None else 1.0 / keep_prob)
     # An eager CPU call takes torch's own gradients; all other calls take the gradient by formula below
     if is_plain("dynamicconv", backend, x):
         with without_autocast(x):
@@ -64,7 +62,6 @@ def _compute(
     x: Tensor,
     logits: Tensor,
     keep: Tensor | None,
-    start: Tensor | None,
     end: Tensor | None,
     causal: bool,
     scale: float,
@@ -75,9 +72,9 @@ def _compute(
         # Imported on use: a machine without a GPU may lack Triton
         from seq2seq.kernels.dynamicconv import triton
 
-        return triton.forward(x, logits, keep, start, end, causal, scale)
+        return triton.forward(x, logits, keep, end, causal, scale)
     with torch.autocast(x.device.type, enabled=False):
-        y = torch_impl.convolve(x, logits, keep, start, end, causal, scale, softmax)
+        y = torch_impl.convolve(x, logits, keep, end, causal, scale, softmax)
         return y.contiguous(), torch_impl.log_sum_exp(logits)  # contiguous, as the fake below says
 
 
@@ -87,7 +84,6 @@ def _compute_gradients(
     logits: Tensor,
     lse: Tensor,
     keep: Tensor | None,
-    start: Tensor | None,
     end: Tensor | None,
     causal: bool,
     scale: float,
@@ -97,9 +93,9 @@ def _compute_gradients(
     if _takes_triton(backend, x, logits, dy, softmax=softmax):
         from seq2seq.kernels.dynamicconv import triton
 
-        return triton.backward(dy, x, logits, lse, keep, start, end, causal, scale)
+        return triton.backward(dy, x, logits, lse, keep, end, causal, scale)
     with torch.autocast(x.device.type, enabled=False):
-        dx, dlogits = torch_impl.backward(dy, x, logits, lse, keep, start, end, causal, scale, softmax)
+        dx, dlogits = torch_impl.backward(dy, x, logits, lse, keep, end, causal, scale, softmax)
         return dx.contiguous(), dlogits.contiguous()
 
 
@@ -120,17 +116,17 @@ def _fake_gradients(dy: Tensor, x: Tensor, logits: Tensor, *given: Any) -> tuple
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, logits, keep, start, end, ctx.causal, ctx.scale, ctx.backend, ctx.softmax = inputs
+    x, logits, keep, end, ctx.causal, ctx.scale, ctx.backend, ctx.softmax = inputs
     ctx.mark_non_differentiable(output[1])  # only the backward pass reads the log-sum-exp
     ctx.set_materialize_grads(False)  # so that its unused gradient is not filled with zeros
-    ctx.save_for_backward(x, logits, output[1], keep, start, end)
+    ctx.save_for_backward(x, logits, output[1], keep, end)
 
 
 def _differentiate(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     if dy is None:  # the differentiated result does not depend on y
-        return (None,) * 9
+        return (None,) * 8
     dx, dlogits = _backward(dy, *ctx.saved_tensors, ctx.causal, ctx.scale, ctx.backend, ctx.softmax)
-    return dx, dlogits, *(None,) * 7  # no gradients: keep ... softmax
+    return dx, dlogits, *(None,) * 6  # no gradients: keep ... softmax
 
 
 _forward = Operation("dynamicconv", _compute, fake=_fake)

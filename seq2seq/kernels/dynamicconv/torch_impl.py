@@ -16,7 +16,6 @@ def convolve(
     x: Tensor,
     logits: Tensor,
     keep: Tensor | None,
-    start: Tensor | None,
     end: Tensor | None,
     causal: bool,
     scale: float,
@@ -25,7 +24,7 @@ def convolve(
     """Convolve x (B, T, C) by logits (B, T, H, K), differentiable; scale is 1 / keep probability."""
     weights = _wide(logits).softmax(-1) if softmax else _wide(logits)  # (B, T, H, K)
     weights = drop_weights(weights, keep, 1 / scale).transpose(1, 2)  # (B, H, T, K)
-    values = _heads(within(x, start, end), logits)  # (B, T, H, R)
+    values = _heads(within(x, end), logits)  # (B, T, H, R)
     return band_conv(values, weights, left=left_padding(logits.shape[-1], causal)).flatten(-2)  # (B, T, C)
 
 
@@ -40,7 +39,6 @@ def backward(
     logits: Tensor,
     lse: Tensor,
     keep: Tensor | None,
-    start: Tensor | None,
     end: Tensor | None,
     causal: bool,
     scale: float,
@@ -54,7 +52,7 @@ def backward(
     left = left_padding(logits.shape[-1], causal)
     weights = (_wide(logits) - lse[..., None] * math.log(2)).exp_() if softmax else _wide(logits)  # (B, T, H, K)
     grads = _heads(dy, logits).transpose(1, 2).contiguous().transpose(1, 2)  # contiguous for two products
-    values = _heads(within(x, start, end), logits)
+    values = _heads(within(x, end), logits)
     dropped = drop_weights(weights, keep, 1 / scale).transpose(1, 2)  # (B, H, T, K)
     dx = band_conv_transposed(grads, dropped, left=left).flatten(-2)  # (B, T, C)
     g = band_weight_gradient(grads, values, taps, left=left).transpose(1, 2).to(weights.dtype)  # (B, T, H, K)
@@ -64,7 +62,7 @@ def backward(
         share = dlogits.mul(weights)
         dlogits = share - weights * share.sum(-1, keepdim=True)
     # Padding was set to zero, so nothing flows back to it
-    return within(dx, start, end), dlogits.to(logits.dtype)
+    return within(dx, end), dlogits.to(logits.dtype)
 
 
 def _wide(logits: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ Arguments of the kernels, in memory:
     x, dy: (B, T, C) with strides of batch and row; a head is WIDTH adjacent channels. y, dx: contiguous.
     logits: (B, T, H, K) with strides of batch, row and head; taps are adjacent.
     dlogits: (parts, B, T, H, K), contiguous.
-    lse: (B, T, H), float32. keep: (B, T, H, WORDS), int32. start, end: (B,). All contiguous.
+    lse: (B, T, H), float32. keep: (B, T, H, WORDS), int32. end: (B,). All contiguous.
 
 Compile-time constants:
     WIDTH: Channels of a head. COLUMNS: Channels that a program takes, a power of two, so that some may be masked.
@@ -26,7 +26,7 @@ Compile-time constants:
     BACKS: Tiles before its own that a tile reads.
     TAPS: K rounded up to a power of two, at least 16; in the direct kernels, K itself.
     WORDS: DropConnect words of a row; 0 without DropConnect.
-    STARTS, ENDS: Sentences have bounds. WIDE: Products are in float32.
+    ENDS: Sentences have ends. WIDE: Products are in float32.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from seq2seq.kernels.launch_config import (
 from seq2seq.kernels.triton_ops import (
     LOG2E,
     aligned,
-    bounds,
+    bound,
     load_rows,
     log2,
     narrow,
@@ -89,15 +89,15 @@ VARIES = ("length", "taps", "shift", "chunks", "chunk", "tiles", "logit_batch", 
 
 @triton.jit(do_not_specialize=VARIES)
 def band_forward(
-    x, logits, keep, start, end, y, lse,
+    x, logits, keep, end, y, lse,
     length, taps, shift, heads, chunks, chunk, scale,
     x_batch, x_row, logit_batch, logit_row, logit_head,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, BACKS: tl.constexpr, TAPS: tl.constexpr,
-    WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
+    WORDS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Compute y_t = sum_k softmax(logits_t)_k x_{t+k-left}, and the log-sum-exp of the logits."""
     part, head, tile, sentence = place(heads, chunks, chunk, WIDTH, COLUMNS)
-    first, last = bounds(start, end, sentence, length, STARTS, ENDS)  # real positions
+    last = bound(end, sentence, length, ENDS)  # real positions
     at = sentence * length * heads + head  # index of position 0 in (B, T, H)
     x += sentence * x_batch + head * WIDTH
     logits += sentence * logit_batch + head * logit_head
@@ -106,7 +106,7 @@ def band_forward(
     # Values of the BACKS tiles before the chunk, the nearest first
     values = ()
     for s in tl.static_range(BACKS):
-        values += (load_rows(x, x_row, (tile - 1 - s) * TILE + i + shift, column, first, last, WIDTH),)
+        values += (load_rows(x, x_row, (tile - 1 - s) * TILE + i + shift, column, last, WIDTH),)
     # Logits and words of a tile are read while the tile before it is computed
     near = tl.minimum(tile * TILE + i, length - 1)
     scores = load_taps(logits, logit_row, near, taps, TAPS)
@@ -114,7 +114,7 @@ def band_forward(
     # Tile by tile: values[s] is the tile s before this one
     for n in range(tile, tl.minimum(tile + chunk, tl.cdiv(length, TILE))):
         row, taps = n * TILE + i, tl.minimum(taps, n + TAPS)  # the same K, see above VARIES
-        values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
+        values = (load_rows(x, x_row, row + shift, column, last, WIDTH),) + values
         # Over all K taps, inside and outside the sentence
         highest = largest(scores) * LOG2E
         weights = exponentials(scores, highest)
@@ -134,19 +134,19 @@ def band_forward(
 
 
 @triton.jit
-def _finish(dx, heads, row, column, first, last, length, whole, WIDTH: tl.constexpr):
-    """Write a tile of dx, 0 outside [first, last)."""
-    whole = tl.where(((row >= first) & (row < last))[:, None], whole, 0.0)
+def _finish(dx, heads, row, column, last, length, whole, WIDTH: tl.constexpr):
+    """Write a tile of dx, 0 from row `last` on."""
+    whole = tl.where((row < last)[:, None], whole, 0.0)
     store_rows(dx, heads * WIDTH, row, column, length, whole, WIDTH)
 
 
 @triton.jit(do_not_specialize=VARIES)
 def band_backward(
-    dy, x, logits, lse, keep, start, end, dx, dlogits,
+    dy, x, logits, lse, keep, end, dx, dlogits,
     length, taps, shift, heads, chunks, chunk, scale,
     dy_batch, dy_row, x_batch, x_row, logit_batch, logit_row, logit_head, part_size,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, BACKS: tl.constexpr, TAPS: tl.constexpr,
-    WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
+    WORDS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Compute dlogits = w (g - sum_k w g), g_k = dy_t . x_{t+k-left}, and dx_s = sum_t w_{t,s-t+left} dy_t.
 
@@ -154,7 +154,7 @@ def band_backward(
     chunk are read twice. dlogits are linear in g, so each part of a head writes separate dlogits, part_size numbers.
     """
     part, head, tile, sentence = place(heads, chunks, chunk, WIDTH, COLUMNS)
-    first, last = bounds(start, end, sentence, length, STARTS, ENDS)  # real positions
+    last = bound(end, sentence, length, ENDS)  # real positions
     at = sentence * length * heads + head  # index of position 0 in (B, T, H)
     dy, x = dy + sentence * dy_batch + head * WIDTH, x + sentence * x_batch + head * WIDTH
     logits, lse, keep = logits + sentence * logit_batch + head * logit_head, lse + at, keep + at * WORDS
@@ -163,7 +163,7 @@ def band_backward(
     stop = tl.minimum(tile + chunk, tl.cdiv(length, TILE))  # the tile after the chunk
     values, unfinished, nothing = (), (), tl.zeros((TILE, TILE), tl.float32)
     for s in tl.static_range(BACKS):
-        values += (load_rows(x, x_row, (tile - 1 - s) * TILE + i + shift, column, first, last, WIDTH),)
+        values += (load_rows(x, x_row, (tile - 1 - s) * TILE + i + shift, column, last, WIDTH),)
         unfinished += (tl.zeros((TILE, COLUMNS), tl.float32),)  # dx of earlier tiles
     # Everything but x and dy is read while the tile before it is computed
     near = tl.minimum(tile * TILE + i, length - 1)
@@ -171,8 +171,8 @@ def band_backward(
     words = load_words(keep, near, heads * WORDS, WORDS)
     for n in range(tile, stop):
         row, taps = n * TILE + i, tl.minimum(taps, n + TAPS)  # the same K, see above VARIES
-        values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
-        grad = load_rows(dy, dy_row, row, column, 0, length, WIDTH)  # dy, (TILE, COLUMNS)
+        values = (load_rows(x, x_row, row + shift, column, last, WIDTH),) + values
+        grad = load_rows(dy, dy_row, row, column, length, WIDTH)  # dy, (TILE, COLUMNS)
         weights = exponentials(scores, norm)
         grads = ()
         for s in tl.static_range(BACKS + 1):
@@ -188,11 +188,11 @@ def band_backward(
             sent += (product(tl.trans(dropped[s]), grad, unfinished[s], WIDE),)
         # The program of the previous chunk finishes the tiles before this chunk
         mine = tl.where((n - BACKS >= tile) | (tile == 0), length, 0)
-        _finish(dx, heads, row - BACKS * TILE + shift, column, first, last, mine, sent[BACKS], WIDTH)
+        _finish(dx, heads, row - BACKS * TILE + shift, column, last, mine, sent[BACKS], WIDTH)
         values, unfinished = values[:-1], sent[:-1]  # the last tile is finished
     for e in tl.static_range(BACKS):  # rows after the chunk complete the dx of the chunk's last tiles
         row = (stop + e) * TILE + i
-        near, grad = tl.minimum(row, length - 1), load_rows(dy, dy_row, row, column, 0, length, WIDTH)  # dy
+        near, grad = tl.minimum(row, length - 1), load_rows(dy, dy_row, row, column, length, WIDTH)  # dy
         words = load_words(keep, near, heads * WORDS, WORDS)
         weights = exponentials(load_taps(logits, logit_row, near, taps, TAPS), tl.load(lse + near * heads))
         dropped = squares(narrow(joined(drop(weights, words, scale)), grad, WIDE), taps, TILE, BACKS)
@@ -200,17 +200,17 @@ def band_backward(
         for s in tl.static_range(BACKS - e):  # s + e + 1 tiles back
             sent += (product(tl.trans(dropped[s + e + 1]), grad, unfinished[s], WIDE),)
         mine = tl.where((stop + e - BACKS >= tile) | (tile == 0), length, 0)
-        _finish(dx, heads, row - BACKS * TILE + shift, column, first, last, mine, sent[BACKS - e - 1], WIDTH)
+        _finish(dx, heads, row - BACKS * TILE + shift, column, last, mine, sent[BACKS - e - 1], WIDTH)
         unfinished = sent
 
 
 @triton.jit(do_not_specialize=VARIES)
 def one_tile_forward(
-    x, logits, keep, start, end, y, lse,
+    x, logits, keep, end, y, lse,
     length, taps, shift, heads, scale,
     x_batch, x_row, logit_batch, logit_row, logit_head,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, TAPS: tl.constexpr,
-    WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
+    WORDS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Compute the same as band_forward."""
     head = tl.program_id(0) % heads
@@ -221,8 +221,8 @@ def one_tile_forward(
     # All reads come before the computation
     scores = load_taps(logits + sentence * logit_batch + head * logit_head, logit_row, real, taps, TAPS)
     words = load_words(keep + at * WORDS, real, heads * WORDS, WORDS)
-    first, last = bounds(start, end, sentence, length, STARTS, ENDS)
-    values = load_rows(x + sentence * x_batch + head * WIDTH, x_row, row, column, first, last, WIDTH)
+    last = bound(end, sentence, length, ENDS)
+    values = load_rows(x + sentence * x_batch + head * WIDTH, x_row, row, column, last, WIDTH)
     # The softmax is over all K taps, and is not normalized again after DropConnect
     highest = largest(scores) * LOG2E
     weights = exponentials(scores, highest)
@@ -237,11 +237,11 @@ def one_tile_forward(
 
 @triton.jit(do_not_specialize=VARIES)
 def one_tile_backward(
-    dy, x, logits, lse, keep, start, end, dx, dlogits,
+    dy, x, logits, lse, keep, end, dx, dlogits,
     length, taps, shift, heads, scale,
     dy_batch, dy_row, x_batch, x_row, logit_batch, logit_row, logit_head,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, TAPS: tl.constexpr,
-    WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
+    WORDS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Compute the same as band_backward; taps whose source is outside the sentence have g = 0."""
     head = tl.program_id(0) % heads
@@ -252,9 +252,9 @@ def one_tile_backward(
     scores = load_taps(logits + sentence * logit_batch + head * logit_head, logit_row, real, taps, TAPS)
     norm = tl.load(lse + at + real * heads)
     words = load_words(keep + at * WORDS, real, heads * WORDS, WORDS)
-    first, last = bounds(start, end, sentence, length, STARTS, ENDS)
-    grad = load_rows(dy + sentence * dy_batch + head * WIDTH, dy_row, row, column, 0, length, WIDTH)
-    values = load_rows(x + sentence * x_batch + head * WIDTH, x_row, row, column, first, last, WIDTH)
+    last = bound(end, sentence, length, ENDS)
+    grad = load_rows(dy + sentence * dy_batch + head * WIDTH, dy_row, row, column, length, WIDTH)
+    values = load_rows(x + sentence * x_batch + head * WIDTH, x_row, row, column, last, WIDTH)
     left = taps - 1 - shift
     weights = exponentials(scores, norm)
     # dy_t . x_u for row t and source u, then for row t and tap k, whose source is t + k - left
@@ -265,23 +265,23 @@ def one_tile_backward(
     store_taps(dlogits + at * taps, heads * taps, row, length, taps, grads)
     band = skew(narrow(joined(drop(weights, words, scale)), grad, WIDE), left - row, TILE)
     whole = product(tl.trans(band), grad, tl.zeros((TILE, COLUMNS), tl.float32), WIDE)
-    _finish(dx + at * WIDTH, heads, row, column, first, last, length, whole, WIDTH)
+    _finish(dx + at * WIDTH, heads, row, column, last, length, whole, WIDTH)
 
 
 @triton.jit(do_not_specialize=VARIES)
 def direct_forward(
-    x, logits, keep, start, end, y, lse,
+    x, logits, keep, end, y, lse,
     length, shift, heads, tiles, scale,
     x_batch, x_row, logit_batch, logit_row, logit_head,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, TAPS: tl.constexpr,
-    WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr,
+    WORDS: tl.constexpr, ENDS: tl.constexpr,
 ):  # fmt: skip
     """Compute the same as band_forward for few taps: one multiply-add per tap, one tile per program."""
     head = tl.program_id(0) % heads
     row = tl.program_id(0) // heads % tiles * TILE + tl.arange(0, TILE)  # (TILE,)
     sentence = (tl.program_id(0) // heads // tiles).to(tl.int64)
     column = tl.arange(0, COLUMNS)  # (COLUMNS,)
-    first, last = bounds(start, end, sentence, length, STARTS, ENDS)
+    last = bound(end, sentence, length, ENDS)
     x += sentence * x_batch + head * WIDTH
     logits += sentence * logit_batch + head * logit_head + row * logit_row
     y += (sentence * length * heads + head) * WIDTH
@@ -300,7 +300,7 @@ def direct_forward(
         if WORDS:
             weight = tl.where(((word >> k) & 1) != 0, weight, 0.0)
         # (TILE, COLUMNS)
-        values = load_rows(x, x_row, row + (k + shift - TAPS + 1), column, first, last, WIDTH)
+        values = load_rows(x, x_row, row + (k + shift - TAPS + 1), column, last, WIDTH)
         mixed += weight[:, None] * values.to(tl.float32)
     tl.store(lse + at, highest + log2(total), mask=inside)
     store_rows(y, heads * WIDTH, row, column, length, mixed * (scale * reciprocal(total))[:, None], WIDTH)
@@ -308,18 +308,18 @@ def direct_forward(
 
 @triton.jit(do_not_specialize=VARIES)
 def direct_backward(
-    dy, x, logits, lse, keep, start, end, dx, dlogits,
+    dy, x, logits, lse, keep, end, dx, dlogits,
     length, shift, heads, tiles, scale,
     dy_batch, dy_row, x_batch, x_row, logit_batch, logit_row, logit_head,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, TAPS: tl.constexpr,
-    WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr,
+    WORDS: tl.constexpr, ENDS: tl.constexpr,
 ):  # fmt: skip
     """Compute the same as band_backward for few taps: rows of dlogits, then of dx, one tile per program."""
     head = tl.program_id(0) % heads
     row = tl.program_id(0) // heads % tiles * TILE + tl.arange(0, TILE)
     sentence = (tl.program_id(0) // heads // tiles).to(tl.int64)
     column, tap = tl.arange(0, COLUMNS), tl.arange(0, 4)[None, :]  # 4: TAPS as a power of two
-    first, last = bounds(start, end, sentence, length, STARTS, ENDS)
+    last = bound(end, sentence, length, ENDS)
     dy += sentence * dy_batch + head * WIDTH
     x += sentence * x_batch + head * WIDTH
     logits += sentence * logit_batch + head * logit_head
@@ -330,11 +330,11 @@ def direct_backward(
     norm = tl.load(lse + at + row * heads, mask=inside, other=0.0)[:, None]
     scores = tl.load(logits + row[:, None] * logit_row + tap, mask=here, other=float("-inf")).to(tl.float32)
     weight = tl.exp2(scores * LOG2E - norm)
-    grad = load_rows(dy, dy_row, row, column, 0, length, WIDTH).to(tl.float32)
+    grad = load_rows(dy, dy_row, row, column, length, WIDTH).to(tl.float32)
     # The gradient of the weights, (TILE, 4), is dy_t . x_{t+k-left}; the gradient of the softmax follows
     g = tl.zeros((TILE, 4), tl.float32)
     for k in tl.static_range(TAPS):
-        values = load_rows(x, x_row, row + (k + shift - TAPS + 1), column, first, last, WIDTH)
+        values = load_rows(x, x_row, row + (k + shift - TAPS + 1), column, last, WIDTH)
         g = tl.where(tap == k, tl.sum(grad * values.to(tl.float32), 1)[:, None], g)
     if WORDS:
         word = tl.load(keep + at + row * heads, mask=inside, other=0)[:, None]
@@ -352,17 +352,17 @@ def direct_backward(
         if WORDS:
             word = tl.load(keep + at + reader * heads, mask=there, other=0)
             weight = tl.where(((word >> k) & 1) != 0, weight * scale, 0.0)
-        whole += weight[:, None] * load_rows(dy, dy_row, reader, column, 0, length, WIDTH).to(tl.float32)
-    _finish(dx + at * WIDTH, heads, row, column, first, last, length, whole, WIDTH)
+        whole += weight[:, None] * load_rows(dy, dy_row, reader, column, length, WIDTH).to(tl.float32)
+    _finish(dx + at * WIDTH, heads, row, column, last, length, whole, WIDTH)
 
 
 @remembered
 def constants(
-    op: str, taps: int, head_dim: int, dtype: torch.dtype, *, words: int, starts: bool, ends: bool, arch: int
+    op: str, taps: int, head_dim: int, dtype: torch.dtype, *, words: int, ends: bool, arch: int
 ) -> tuple[bool, dict[str, int | bool]]:
     """Return True for the direct kernel, False for the band kernel, and its constants with its launch settings."""
     settings = config(op, taps, head_dim, dtype, arch)
-    values: dict[str, int | bool] = {"WIDTH": head_dim, "WORDS": words, "STARTS": starts, "ENDS": ends}
+    values: dict[str, int | bool] = {"WIDTH": head_dim, "WORDS": words, "ENDS": ends}
     values |= settings.launch
     least = 32 if dtype == torch.float32 else 16  # with 16 columns in float32, the compiler spills registers
     values |= {"TILE": settings.tile, "COLUMNS": columns(head_dim, settings.columns, least)}
@@ -375,27 +375,27 @@ def constants(
 
 @remembered
 def one_tile_constants(
-    op: str, tile: int, taps: int, head_dim: int, dtype: torch.dtype, *, words: int, starts: bool, ends: bool, arch: int
+    op: str, tile: int, taps: int, head_dim: int, dtype: torch.dtype, *, words: int, ends: bool, arch: int
 ) -> dict[str, int | bool]:
     """Return the constants of the kernel for sentences of up to `tile` positions."""
-    values: dict[str, int | bool] = {"WIDTH": head_dim, "WORDS": words, "STARTS": starts, "ENDS": ends}
+    values: dict[str, int | bool] = {"WIDTH": head_dim, "WORDS": words, "ENDS": ends}
     values |= one_tile_config(op, tile, head_dim, dtype, arch).launch
     # K and channels are rounded up to powers of two, at least 16
     return values | {"TILE": tile, "COLUMNS": columns(head_dim), "TAPS": columns(taps), "WIDE": needs_wide(dtype)}
 
 
 def forward(
-    x: Tensor, logits: Tensor, keep: Tensor | None, start: Tensor | None, end: Tensor | None, causal: bool, scale: float
+    x: Tensor, logits: Tensor, keep: Tensor | None, end: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Compute y (B, T, C) and the log-sum-exp (B, T, H), in log2 units; scale is 1 / keep probability."""
     x, logits = aligned(x), unit_stride(logits)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     lse = torch.empty(logits.shape[:3], dtype=torch.float32, device=x.device)
     # A kernel takes a pointer for every argument: lse stands for absent ones, and is not read
-    given = [lse if part is None else part.contiguous() for part in (keep, start, end)]
+    given = [lse if part is None else part.contiguous() for part in (keep, end)]
     tensors = [x, logits, *given, y, lse]
     strides = (*x.stride()[:2], *logits.stride()[:3])
-    _launch("dynamicconv", tensors, strides, logits.shape, (keep, start, end), x, causal, scale)
+    _launch("dynamicconv", tensors, strides, logits.shape, (keep, end), x, causal, scale)
     return y, lse
 
 
@@ -405,7 +405,6 @@ def backward(
     logits: Tensor,
     lse: Tensor,
     keep: Tensor | None,
-    start: Tensor | None,
     end: Tensor | None,
     causal: bool,
     scale: float,
@@ -422,10 +421,10 @@ def backward(
     # Parts are summed below, in float32
     kind = logits.dtype if parts == 1 else torch.float32
     dlogits = torch.empty((parts, *logits.shape), dtype=kind, device=x.device)
-    given = [lse if part is None else part.contiguous() for part in (keep, start, end)]
+    given = [lse if part is None else part.contiguous() for part in (keep, end)]
     tensors = [dy, x, logits, lse, *given, dx, dlogits]
     strides = (*dy.stride()[:2], *x.stride()[:2], *logits.stride()[:3])
-    _launch(op, tensors, strides, logits.shape, (keep, start, end), x, causal, scale)
+    _launch(op, tensors, strides, logits.shape, (keep, end), x, causal, scale)
     return dx, dlogits[0] if parts == 1 else dlogits.sum(0).to(logits.dtype)
 
 
@@ -441,10 +440,10 @@ def _launch(
 ) -> None:
     batch_size, length, heads, taps = shape
     shift = 0 if causal else taps - 1 - taps // 2  # K - 1 - left
-    keep, start, end = given
+    keep, end = given
     words = 0 if keep is None else keep.shape[-1]  # words per kernel; 0 without DropConnect
     head_dim = x.shape[-1] // heads
-    flags = {"words": words, "starts": start is not None, "ends": end is not None}
+    flags = {"words": words, "ends": end is not None}
     forwards = op == "dynamicconv"
     with torch.cuda.device_of(x):
         if tile := one_tile(op, taps, length, head_dim, x.dtype):

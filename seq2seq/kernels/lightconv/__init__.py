@@ -24,7 +24,6 @@ def lightconv(
     glu: bool = False,
     keep: Tensor | None = None,
     keep_prob: float = 1.0,
-    start: Tensor | None = None,
     end: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -33,14 +32,13 @@ def lightconv(
     Sums are taken in float32 at least.
 
     Args:
-        x: (B, T, C); counts as zero outside positions [start, end), both (B,), None for no bound.
+        x: (B, T, C); counts as zero from position `end` on.
         weights: (H, K), used as they are; a mixer may normalize them first. h(c) is the head of channel c.
         causal: Read t and the K - 1 positions before it.
         glu: x is (B, T, 2 C), and the convolution's input is x[..., :C] sigmoid(x[..., C:]).
         keep: DropConnect words (H, ceil(K / 32)) for the weights.
         keep_prob: With `keep`, the weights are scaled by 1 / keep_prob.
-        start: First position of each sentence.
-        end: Position after the last of each sentence.
+        end: Position after the last of each sentence, (B,); None for no padding.
         backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
     Returns:
@@ -53,9 +51,9 @@ def lightconv(
         width = "2 C" if glu else "C"
         raise ValueError(f"x {tuple(x.shape)} and weights {tuple(weights.shape)} are not (B, T, {width}) and (H, K)")
     check_words(keep, weights.shape)
-    padding.check(x, start, end)
+    padding.check(x, end)
     # The few weights, (H, K), are dropped here: torch differentiates this, and the operators take plain weights
-    given = (x, drop_weights(weights, keep, keep_prob), start, end, causal, glu)
+    given = (x, drop_weights(weights, keep, keep_prob), end, causal, glu)
     # An eager CPU call takes torch's own gradients; all other calls take the gradient by formula below
     if is_plain("lightconv", backend, x):
         with without_autocast(x):
@@ -63,23 +61,20 @@ def lightconv(
     return _forward(*given, backend)
 
 
-def _compute(
-    x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool, backend: str
-) -> Tensor:
+def _compute(x: Tensor, weights: Tensor, end: Tensor | None, causal: bool, glu: bool, backend: str) -> Tensor:
     if _takes_triton(backend, x, weights, glu=glu):
         # Imported on use: a machine without a GPU may lack Triton
         from seq2seq.kernels.lightconv import triton
 
-        return triton.forward(x, weights, start, end, causal, glu)
+        return triton.forward(x, weights, end, causal, glu)
     with torch.autocast(x.device.type, enabled=False):
-        return torch_impl.convolve(x, weights, start, end, causal, glu).contiguous()  # as the fake below says
+        return torch_impl.convolve(x, weights, end, causal, glu).contiguous()  # as the fake below says
 
 
 def _compute_gradients(
     dy: Tensor,
     x: Tensor,
     weights: Tensor,
-    start: Tensor | None,
     end: Tensor | None,
     causal: bool,
     glu: bool,
@@ -88,9 +83,9 @@ def _compute_gradients(
     if _takes_triton(backend, x, weights, dy, glu=glu):
         from seq2seq.kernels.lightconv import triton
 
-        return triton.backward(dy, x, weights, start, end, causal, glu)
+        return triton.backward(dy, x, weights, end, causal, glu)
     with torch.autocast(x.device.type, enabled=False):
-        dx, dweights = torch_impl.backward(dy, x, weights, start, end, causal, glu)
+        dx, dweights = torch_impl.backward(dy, x, weights, end, causal, glu)
         return dx.contiguous(), dweights.contiguous()
 
 
@@ -102,7 +97,7 @@ def _takes_triton(backend: str, x: Tensor, weights: Tensor, *others: Tensor, glu
     return takes_triton("lightconv", backend, x, weights, *others, heads=heads, taps=taps, unserved=unserved)
 
 
-def _fake(x: Tensor, weights: Tensor, start: Any, end: Any, causal: bool, glu: bool, backend: str) -> Tensor:
+def _fake(x: Tensor, weights: Tensor, end: Any, causal: bool, glu: bool, backend: str) -> Tensor:
     return x.new_empty((*x.shape[:2], x.shape[2] // (2 if glu else 1)))  # y (B, T, C)
 
 
@@ -111,13 +106,13 @@ def _fake_gradients(dy: Tensor, x: Tensor, weights: Tensor, *given: Any) -> tupl
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weights, start, end, ctx.causal, ctx.glu, ctx.backend = inputs
-    ctx.save_for_backward(x, weights, start, end)
+    x, weights, end, ctx.causal, ctx.glu, ctx.backend = inputs
+    ctx.save_for_backward(x, weights, end)
 
 
 def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     dx, dweights = _backward(dy, *ctx.saved_tensors, ctx.causal, ctx.glu, ctx.backend)
-    return dx, dweights, None, None, None, None, None  # no gradients: start ... backend
+    return dx, dweights, None, None, None, None  # no gradients: end ... backend
 
 
 _forward = Operation("lightconv", _compute, fake=_fake)

@@ -21,9 +21,9 @@ from seq2seq.kernels.band_matrix import (
 from seq2seq.kernels.padding import within
 
 
-def convolve(x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool) -> Tensor:
+def convolve(x: Tensor, weights: Tensor, end: Tensor | None, causal: bool, glu: bool) -> Tensor:
     """Convolve x (B, T, C), or (B, T, 2 C) with glu, by weights (H, K), differentiable: y (B, T, C)."""
-    values = _values(x, start, end, glu)  # (B, T, C)
+    values = _values(x, end, glu)  # (B, T, C)
     left = left_padding(weights.shape[1], causal)
     if not torch.compiler.is_exporting() and _is_grouped(values, weights):
         kernels = weights[:, None].to(values.dtype)  # (C, 1, K)
@@ -37,14 +37,14 @@ def convolve(x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | Non
 
 
 def backward(
-    dy: Tensor, x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool
+    dy: Tensor, x: Tensor, weights: Tensor, end: Tensor | None, causal: bool, glu: bool
 ) -> tuple[Tensor, Tensor]:
     """Compute dx, shaped like x, and dweights (H, K): dw_k sums dy_t x_{t+k-left} over positions and channels."""
     heads, taps = weights.shape
     left = left_padding(taps, causal)
     length = dy.shape[1]
     # Both (B, T, H, R)
-    values, grads = (part.unflatten(-1, (heads, -1)) for part in (_values(x, start, end, glu), dy))
+    values, grads = (part.unflatten(-1, (heads, -1)) for part in (_values(x, end, glu), dy))
     if _is_grouped(dy, weights):
         dvalues, dweights = _grouped_backward(dy, values.flatten(-2), weights, left)
     elif length > 2 * BLOCK:
@@ -58,8 +58,8 @@ def backward(
         # A tap's gradient is the sum of a diagonal: `unskew` turns diagonals into columns, (H, T, K)
         dweights = unskew(F.pad(products.to(weights.dtype), (left, taps - 1 - left))).sum(-2)
     # Padding was set to zero, so nothing flows back to it
-    dvalues = within(dvalues, start, end)
-    dx = torch.ops.aten.glu_backward(dvalues, within(x, start, end), -1) if glu else dvalues
+    dvalues = within(dvalues, end)
+    dx = torch.ops.aten.glu_backward(dvalues, within(x, end), -1) if glu else dvalues
     return dx, dweights.to(weights.dtype)
 
 
@@ -87,8 +87,8 @@ def _grouped_backward(dy: Tensor, values: Tensor, weights: Tensor, left: int) ->
     return dpadded[..., left : dpadded.shape[2] - (taps - 1 - left)].transpose(1, 2), dweights[:, 0]
 
 
-def _values(x: Tensor, start: Tensor | None, end: Tensor | None, glu: bool) -> Tensor:
-    inside = within(x, start, end)  # before the GLU, so that NaN in padding reaches no gradient
+def _values(x: Tensor, end: Tensor | None, glu: bool) -> Tensor:
+    inside = within(x, end)  # before the GLU, so that NaN in padding reaches no gradient
     return F.glu(inside, -1) if glu else inside
 
 

@@ -48,9 +48,9 @@ def residual_norm_forward(
     start = tl.program_id(0) * ROWS
     row, column, last = tl.arange(0, ROWS), tl.arange(0, BLOCK), rows - start
     at = start.to(tl.int64) * WIDTH
-    value = load_rows(x + at, WIDTH, row, column, 0, last, WIDTH)
+    value = load_rows(x + at, WIDTH, row, column, last, WIDTH)
     if y is not None:
-        more = load_rows(y + at, WIDTH, row, column, 0, last, WIDTH).to(tl.float32)
+        more = load_rows(y + at, WIDTH, row, column, last, WIDTH).to(tl.float32)
         if seed is not None:
             more = tl.where(kept(seed, start + row, column, threshold, WIDTH), more * scale, 0.0)
         # The norm takes the rounded sum, which the backward kernel and the next sublayer read
@@ -90,8 +90,8 @@ def residual_norm_backward(
         at = start.to(tl.int64) * WIDTH
         grad = tl.zeros((ROWS, BLOCK), tl.float32)
         if weight is not None:
-            g = load_rows(dout + at, WIDTH, row, column, 0, last, WIDTH).to(tl.float32)
-            z = load_rows(s + at, WIDTH, row, column, 0, last, WIDTH).to(tl.float32)
+            g = load_rows(dout + at, WIDTH, row, column, last, WIDTH).to(tl.float32)
+            z = load_rows(s + at, WIDTH, row, column, last, WIDTH).to(tl.float32)
             real = tl.minimum(row, last - 1)
             mean = tl.load(stats + start + real)
             inverse = tl.load(stats + rows + start + real)
@@ -104,7 +104,7 @@ def residual_norm_backward(
             level = tl.sum(g, 1) / WIDTH
             grad = (g - level[:, None] - z * along[:, None]) * inverse[:, None]
         if ds is not None:
-            grad += load_rows(ds + at, WIDTH, row, column, 0, last, WIDTH).to(tl.float32)
+            grad += load_rows(ds + at, WIDTH, row, column, last, WIDTH).to(tl.float32)
         if weight is not None:
             store_rows(dx + at, WIDTH, row, column, last, grad, WIDTH)
         if dy is not None:

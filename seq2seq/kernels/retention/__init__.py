@@ -18,8 +18,8 @@ CHUNK = 64
 def retention(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, chunk: int = CHUNK) -> Tensor:
     """Compute causal retention by chunks of c positions: O(T (c + d) e) time, no (T, d, e) states.
 
-    Products within a chunk are weighted as in `retention_parallel`; earlier positions are read from one state (d, e).
-    Sums are taken in float32 at least.
+    Products within a chunk are weighted by D_ij = gamma^(i-j) for j <= i, else 0; earlier positions are read from one
+    state (d, e). Sums are taken in float32 at least.
 
     Shape:
         q, k (B, H, T, d), v (B, H, T, e) -> (B, H, T, e).
@@ -35,10 +35,10 @@ def retention(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, c
     length = q.shape[2]
     with without_autocast(q):
         if length <= chunk:
-            return _weigh(q, k, v, decays(decay, length, q))
+            return _weigh(q, k, v, decays(decay, length, q).tril())
         # Real positions do not read the padding at the end: (B, H, chunks, c, d or e)
         q, k, v = (F.pad(part, (0, 0, 0, -length % chunk)).unflatten(2, (-1, chunk)) for part in (q, k, v))
-        within = _weigh(q, k, v, decays(decay, chunk, q).unsqueeze(-3))  # from positions of the same chunk
+        within = _weigh(q, k, v, decays(decay, chunk, q).tril().unsqueeze(-3))  # from positions of the same chunk
         before = _states(k, v, decay, chunk)  # (B, H, chunks, d, e)
         # The state belongs to the last position before the chunk, 1 to c steps back
         age = torch.arange(1, chunk + 1, device=q.device)
@@ -46,10 +46,8 @@ def retention(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, c
         return (within + faded @ before).flatten(2, 3)[:, :, :length]  # (B, H, T, e)
 
 
-def retention_parallel(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, causal: bool = True) -> Tensor:
-    """Compute ((q k') * D) v in O(T^2 (d + e)).
-
-    D_ij = gamma^(i-j) for j <= i, else 0; if not causal, D_ij = gamma^|i-j| for all j.
+def retention_parallel(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None) -> Tensor:
+    """Compute ((q k') * D) v, D_ij = gamma^|i-j|, both ways in time, in O(T^2 (d + e)).
 
     Shape:
         q, k (B, H, T, d), v (B, H, T, e) -> (B, H, T, e).
@@ -59,17 +57,16 @@ def retention_parallel(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None 
     """
     q, k, v = _wide(q, k, v)
     with without_autocast(q):
-        return _weigh(q, k, v, decays(decay, q.shape[2], q, causal=causal))
+        return _weigh(q, k, v, decays(decay, q.shape[2], q))
 
 
-def decays(decay: Tensor | None, length: int, like: Tensor, *, causal: bool = True) -> Tensor:
-    """Return D (H or 1, T, T) of `retention_parallel`."""
+def decays(decay: Tensor | None, length: int, like: Tensor) -> Tensor:
+    """Return D (H or 1, T, T) of `retention_parallel`; its lower triangle is the D of `retention`."""
     time = torch.arange(length, device=like.device)
     distance = time[:, None] - time  # i - j, (T, T)
     one = like.new_ones(1) if decay is None else decay.to(like)  # (H,) or (1,)
-    weights = one[:, None, None] ** distance.abs()
-    # `tril` comes after the power: with exponents |i - j|, no power of gamma overflows
-    return weights.tril() if causal else weights
+    # With exponents |i - j|, no power of gamma overflows
+    return one[:, None, None] ** distance.abs()
 
 
 def _weigh(q: Tensor, k: Tensor, v: Tensor, weights: Tensor) -> Tensor:
