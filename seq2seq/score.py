@@ -56,7 +56,7 @@ def _parser() -> Parser:
     text = "one or more reference translations"
     parser.add_argument("--references", nargs="+", type=nonempty, metavar="FILE", help=text)
     add = parser.add_argument_group("scores").add_argument
-    add("--metrics", nargs="+", choices=METRICS, default=list(USUAL_METRICS), help="which scores (bleu chrf ter)")
+    add("--metrics", nargs="+", choices=METRICS, default=list(USUAL_METRICS), help="which scores (bleu chrf)")
     text = "sacreBLEU's tokenizer for BLEU: 13a, zh, char, intl, none, ... (by --lang)"
     add("--tokenize", type=nonempty, metavar="NAME", help=text)
     text = "target language, for the tokenizer (the checkpoint's, else by suffix and script)"

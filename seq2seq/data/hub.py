@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import logging
 import os
 import queue
@@ -262,6 +263,9 @@ def _local_pairs(
     import datasets
 
     folder = str(resolve_path(path))
+    # `datasets` would read the name as a pattern or a chain of addresses
+    if any(mark in folder for mark in ("[", "]", "::")):
+        raise ValueError(f"{folder} has [, ] or :: in its name, which `datasets` cannot open: rename the folder")
     split = str(options["split"])
     names = splits_of(split)
     with scratch_folder(cache_dir) as scratch:
@@ -270,8 +274,9 @@ def _local_pairs(
             _refuse_addresses(Path(folder))
             builder = datasets.load_dataset_builder(folder, **{key: options[key] for key in options if key != "split"})
             files: Any = builder.config.data_files or {}
-        # Our readers know parts of one split
-        tables = [Path(str(file)) for file in files.get(names[0], ()) if len(names) == 1]
+        # Our readers know whole splits, and parts of one
+        known = set(names) <= set(files) and (len(names) == 1 or "[" not in split)
+        tables = [Path(str(file)) for name in names for file in files[name]] if known else []
         kinds = [TABULAR.get(uncompressed(file).suffix.lower(), "") for file in tables]
         # A field of JSON objects, and files in archives, are read by `datasets` alone
         if not tables or not set(kinds) <= set(READERS) or getattr(builder.config, "field", None):
@@ -340,6 +345,13 @@ def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | Non
         datasets.disable_progress_bars()
     with _one_error(name or path, remote=remote):
         # The iteration is inside the block, since a streamed data set raises errors while it is read
+        opened = {key: value for key, value in options.items() if key not in ("split", "streaming")}
+        config: Any = datasets.load_dataset_builder(path, **opened).config
+        # Text is as it is written: pandas would read "null" and "NA" as missing, and quotes in TSV as marks
+        if hasattr(config, "keep_default_na"):
+            options = {**options, "keep_default_na": False}
+            if config.sep == "\t":
+                options["quoting"] = csv.QUOTE_NONE
         yield from arrow_tables(datasets.load_dataset(path, **options))
 
 

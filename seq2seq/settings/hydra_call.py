@@ -32,6 +32,8 @@ _GROUPS = {
     "mixer.cross": "mixer/cross",
     "hydra.launcher": "hydra/launcher",
 }
+# Settings that are names of files and folders, most often.
+_NAMES = ("run", "runs", "data.name", "data.train", "data.valid", "data.test", "init_from", "resume")
 # Flags that choose what Hydra does; it takes at most one of them.
 _MODES = ("run", "multirun", "cfg", "info", "shell_completion")
 # Exceptions of Hydra for settings that it refuses.
@@ -98,9 +100,20 @@ def wrong_word(overrides: Sequence[str]) -> str:
         # Hydra raises ValueError and the other errors of this tuple for some words that it cannot parse.
         except (*REFUSALS, ValueError, AssertionError, AttributeError, TypeError) as error:
             return _syntax(word, error)
-        if message := _wrong_change(override, word) or _wrong_choice(override, word, overrides):
+        if message := (
+            _other_name(override, word) or _wrong_change(override, word) or _wrong_choice(override, word, overrides)
+        ):
             return message
     return ""
+
+
+def _other_name(override: Override, word: str) -> str:
+    """Explain a name that Hydra reads as a number, as it reads 2026_11_29 as 20261129; else return ""."""
+    key, _, text = word.partition("=")
+    value = None if override.is_sweep_override() else override.value()
+    if key not in _NAMES or isinstance(value, bool) or not isinstance(value, int | float) or str(value) == text:
+        return ""
+    return f"{shown(word)} is the number {value}: write '{key}=\"{shown(text)}\"'"
 
 
 def refusal(error: Exception, words: Sequence[str]) -> str:

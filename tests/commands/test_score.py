@@ -88,7 +88,7 @@ def test_a_file(files, capsys):
     assert [tuple(s.values()) for s in found["scores"]] == [tuple(s) for s in expected]
     assert score.main(["--hypotheses", files["good"], "--references", files["reference"]]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in printed] == ["BLEU", "chrF2", "TER"]
+    assert [line.split()[0] for line in printed] == ["BLEU", "chrF2"]
     assert f"{expected[0].value:.2f}  nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in printed[0]
 
 

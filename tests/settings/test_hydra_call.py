@@ -112,6 +112,7 @@ def test_jobs_of_a_sweep_have_folders_of_their_own():
         (["seed=range(1,3)"], "seed=range(1,3) has several values"),
         (["init_from=x/epoch=1.safetensors"], "'init_from=x/epoch=1.safetensors' cannot be read"),
         (["data.train=[a=1,b]"], "'data.train=[a=1,b]' cannot be read"),
+        (["run=2026_11_29"], "run=2026_11_29 is the number 20261129: write 'run=\"2026_11_29\"'"),
         (["+data.num_workers=1"], "data.num_workers is a setting already: write data.num_workers=1"),
         (["qqqqqqqq=1"], "qqqqqqqq is not a setting (--help lists all)"),
         (["mixer=glob(zz*)"], "mixer=glob(zz*) is not a choice (known: aan, average, "),

@@ -450,6 +450,8 @@ async def _form(request: Request, kind: str, body: bytes, origins: list[str]) ->
 
     pairs = request.query_params.multi_items()
     try:
+        # Starlette would read other bytes as Latin-1
+        text = body.decode()
         # At most 32,000 in a URL
         if len(pairs) > _MOST_FIELDS:
             raise ValueError
@@ -462,8 +464,8 @@ async def _form(request: Request, kind: str, body: bytes, origins: list[str]) ->
             pairs += [(name, str(value)) for name, value in (await form).multi_items()]
         else:
             # A body of escapes takes half a second, in which other requests must be answered
-            how = {"keep_blank_values": True, "max_num_fields": _MOST_FIELDS}
-            pairs += await asyncio.to_thread(parse_qsl, body.decode(), **how)
+            how = {"keep_blank_values": True, "max_num_fields": _MOST_FIELDS, "errors": "strict"}
+            pairs += await asyncio.to_thread(parse_qsl, text, **how)
     except (ValueError, HTTPException):
         message = f"the form cannot be read as UTF-8, or has over {_MOST_FIELDS} fields; send application/json"
         raise RefusedError(400, message) from None

@@ -34,7 +34,7 @@ class LogSamples(L.Callback):
         chosen = samples(pl_module.evaluation, self.count)
         for source, hypothesis, reference in chosen:
             for name, text in (("src", source), ("ref", reference), ("hyp", hypothesis)):
-                self.console.print(f"  [dim]{name}[/] {escape(text)}", highlight=False, soft_wrap=True)
+                self.console.print(f"  [dim]{name}[/] {escape(text)}", highlight=False, soft_wrap=True, emoji=False)
         if trainer.is_global_zero and chosen:
             log_samples(trainer.loggers, chosen, trainer.global_step)
             draw = functools.cache(lambda: _attention(pl_module, chosen[0]))
