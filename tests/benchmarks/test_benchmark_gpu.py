@@ -376,8 +376,8 @@ def test_comparisons_are_judged_by_the_best_way_of_the_peer(tmp_path):
         "pytest__replay": {"passed": 9, "failed": 1, "skipped": 0, "failures": ["test_x: no"]},
         "attention": {
             "B 585 T 28 S 28": {
-                "ours, mask": {"forward us": 9, "both us": 80},
-                "flash": {"forward us": 5, "both us": 7},
+                "one tile, mask": {"forward us": 9, "both us": 80},
+                "ours, causal": {"forward us": 5, "both us": 7},
             }
         },
     }
