@@ -96,7 +96,7 @@ def align_pieces(prepared: PreparedData) -> Ragged:
     # Rules on lengths choose the pairs
     key = hashlib.sha256(f"3 {prepared.fingerprint} {prepared.tokenizer.fingerprint} {origin}".encode())
     for _, pairs in prepared.corpora("train"):
-        key.update(b"all" if pairs.rows is None else pairs.rows)
+        key.update(b"all" if pairs.rows is None else pairs.rows.data)
 
     def build(folder: Path) -> None:
         lengths = array("i")
