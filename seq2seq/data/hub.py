@@ -260,8 +260,6 @@ def _local_pairs(
     path: str, options: dict[str, Any], columns: LanguageColumns, *, cache_dir: Path, where: str
 ) -> Iterator[Pairs]:
     """Read a folder in the hub's layout, by our readers, or by `datasets` if they do not know the format."""
-    import datasets
-
     folder = str(resolve_path(path))
     # `datasets` would read the name as a pattern or a chain of addresses
     if any(mark in folder for mark in ("[", "]", "::")):
@@ -272,17 +270,18 @@ def _local_pairs(
         options = {**options, "cache_dir": str(scratch)}
         with _one_error(path, remote=False):
             _refuse_addresses(Path(folder))
-            builder = datasets.load_dataset_builder(folder, **{key: options[key] for key in options if key != "split"})
-            files: Any = builder.config.data_files or {}
+            config = _config(folder, options)
+            files: Any = config.data_files or {}
         # Our readers know whole splits, and parts of one
         known = set(names) <= set(files) and (len(names) == 1 or "[" not in split)
         tables = [Path(str(file)) for name in names for file in files[name]] if known else []
         kinds = [TABULAR.get(uncompressed(file).suffix.lower(), "") for file in tables]
         # A field of JSON objects, and files in archives, are read by `datasets` alone
-        if not tables or not set(kinds) <= set(READERS) or getattr(builder.config, "field", None):
+        if not tables or not set(kinds) <= set(READERS) or getattr(config, "field", None):
             # A part of a split, as in train[:1000], cannot be streamed
             options["streaming"] = "[" not in split
-            yield from table_pairs(_tables(folder, options, remote=False, name=path), columns, f"{where} ({split})")
+            read = _tables(folder, options | _as_written(config), remote=False, name=path)
+            yield from table_pairs(read, columns, f"{where} ({split})")
             return
 
     def opened() -> Iterator[Pairs]:
@@ -344,15 +343,25 @@ def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | Non
     else:
         datasets.disable_progress_bars()
     with _one_error(name or path, remote=remote):
+        if remote:
+            options = options | _as_written(_config(path, options))
         # The iteration is inside the block, since a streamed data set raises errors while it is read
-        opened = {key: value for key, value in options.items() if key not in ("split", "streaming")}
-        config: Any = datasets.load_dataset_builder(path, **opened).config
-        # Text is as it is written: pandas would read "null" and "NA" as missing, and quotes in TSV as marks
-        if hasattr(config, "keep_default_na"):
-            options = {**options, "keep_default_na": False}
-            if config.sep == "\t":
-                options["quoting"] = csv.QUOTE_NONE
         yield from arrow_tables(datasets.load_dataset(path, **options))
+
+
+def _config(path: str, options: dict[str, Any]) -> Any:
+    """Return how `datasets` would read a data set."""
+    import datasets
+
+    given = {key: value for key, value in options.items() if key not in ("split", "streaming")}
+    return datasets.load_dataset_builder(path, **given).config
+
+
+def _as_written(config: Any) -> dict[str, Any]:
+    """Return options that read CSV as it is written; pandas takes "NA" for missing, and quotes in TSV for marks."""
+    if not hasattr(config, "keep_default_na"):
+        return {}
+    return {"keep_default_na": False, **({"quoting": csv.QUOTE_NONE} if config.sep == "\t" else {})}
 
 
 @contextlib.contextmanager

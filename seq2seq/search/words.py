@@ -7,10 +7,9 @@ import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# Thai to Myanmar, Khmer, kana and Han: scripts without spaces between words
-_UNSPACED = re.compile(
-    "[\u0e00-\u109f\u1780-\u17ff\u3000-\u30ff\u31f0-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
-)
+from seq2seq.system.characters import UNSPACED
+
+_UNSPACED = re.compile(f"[{UNSPACED}\uff66-\uff9f]")  # with narrow kana
 
 
 class Words(NamedTuple):

@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from seq2seq.system.characters import UNSPACED
+
 if TYPE_CHECKING:
     from seq2seq.inference.forced_text import Alignment
 
@@ -22,8 +24,8 @@ Write = Callable[[Sequence[str]], str]
 _DEEPEST = 100
 # Characters in which the next word of an alignment is searched.
 _FAR = 200
-# Thai to Myanmar, Khmer, kana and Han: scripts without spaces between words, each character of which is a token
-_UNSPACED = "\u0e00-\u109f\u1780-\u17ff\u3000-\u30ff\u31f0-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
+# Each character of these is a token by itself
+_UNSPACED = f"{UNSPACED}\uff00-\uffef"
 # Accents and vowel signs, which follow their letter
 _SIGNS = "".join(sign for sign in map(chr, range(0x300, 0x1E00)) if unicodedata.category(sign)[0] == "M")
 _SPACED = rf"[^\W{_UNSPACED}]"

@@ -292,7 +292,7 @@ def checked(form: type[Form], given: dict[str, Any]) -> Form:
         raise RefusedError(422, _explained(error.errors(include_url=False, include_context=False)[0])) from None
 
 
-_FORMS = {
+_EXPECTED = {
     **dict.fromkeys(("text", "q"), "a string or a list of strings"),
     "prefixes": 'a list with a string for each text: ["The"]',
     "phrases": 'a list with a list of strings for each text: [["green", "tea"]]',
@@ -305,8 +305,8 @@ def _explained(error: Any) -> str:
     if error["type"] == "missing":
         return 'the field text is missing: {"text": "Guten Morgen."} or {"text": ["Guten Morgen.", "Danke!"]}'
     # pydantic has an error for each alternative of a union
-    if where[0] in _FORMS:
-        return f"{where[0]} must be {_FORMS[where[0]]}"
+    if where[0] in _EXPECTED:
+        return f"{where[0]} must be {_EXPECTED[where[0]]}"
     return f"{where[0]}: {error['msg'][:1].lower()}{error['msg'][1:]}, not {_json(error['input'])}"
 
 
