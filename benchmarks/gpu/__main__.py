@@ -2,14 +2,13 @@
 
     python -m benchmarks.gpu --out DIR --parts open --budget 420       # a first call: what is still open
     python -m benchmarks.gpu --resume DIR --parts open --budget 330    # a later one: finished parts are not repeated
-    python -m benchmarks.gpu --pack FOLDER --corpora CORPORA    # before: data and wheels for the other machine
+    python -m benchmarks.gpu --pack FOLDER --corpora CORPORA    # before: text and wheels for the other machine
 
-Every part runs in a separate process with its own time limit: replayed training steps against plain ones, bit for bit;
-attention by its backends; the training command with four mixers; the kernels; eager and compiled steps in two sizes;
-decoding; the tests in parallel; memory; optimizers; launch settings; quality. DIR has results.json, log.txt and
-verdicts.md after every part. The command ends within its budget, with all processes that it started; the exit status is
-3 if parts are left, and 1 if some failed. It needs torch, triton and numpy; parts that need other packages or data say
-so. Without a GPU it rehearses the same parts with tiny sizes.
+Every part runs in a separate process with its own time limit: the tests of replayed passes; attention by its backends;
+the kernels; the training command with four mixers; Marian; translation; fifteen small runs; further tests; launch
+settings. DIR has results.json, log.txt and verdicts.md after every part. The command ends within its budget, with all
+processes that it started; the exit status is 3 if parts are left, and 1 if some failed. It needs torch, triton and
+numpy; parts that need other packages or text say so. Without a GPU it rehearses the same parts with tiny sizes.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--out", type=Path, metavar="DIR", help="folder of the results; must be new or empty")
     what.add_argument("--resume", type=Path, metavar="DIR", help="continue with the results of an earlier visit")
     what.add_argument(
-        "--pack", type=Path, metavar="FOLDER", help="make a folder with data and wheels for the other machine"
+        "--pack", type=Path, metavar="FOLDER", help="make a folder with text and wheels for the other machine"
     )
     add("--budget", type=float, default=540.0, help="seconds that the whole command may take")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto: cuda if there is one")
-    add("--data", type=Path, default=ROOT / "headline-data", help="the prepared folder, as --pack makes it")
+    add("--data", type=Path, default=ROOT / "pack", metavar="FOLDER", help="the folder that --pack made (pack)")
     add("--command-data", nargs=3, metavar=("FOLDER", "SRC", "TGT"), help="corpus of the training command: a folder "
         "with train, valid, test and joint.model, and its languages (the pack's, or the embedded one)")  # fmt: skip
     add("--parts", nargs="+", default=[], metavar="PART", help="run only these; a beginning of a name suffices; "
         f"{OPEN}: all that is still open")  # fmt: skip
-    add("--corpora", type=Path, help="with --pack: prepare the data from these, if --data has none")
+    add("--corpora", type=Path, help="with --pack: take the text of these")
     add("--wheels", type=Path, help="with --pack: take the wheels of this folder, and download none")
     options = parser.parse_args(argv)
     if not chosen(options.parts, "cuda"):
@@ -78,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.pack:
         from benchmarks.gpu.pack import pack
 
-        return pack(options.pack, data=options.data, corpora=options.corpora, wheels=options.wheels)
+        return pack(options.pack, corpora=options.corpora, wheels=options.wheels)
     folder = (options.out or options.resume).absolute()
     try:
         results = Results(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,11 +9,8 @@ from benchmarks.gpu.plan import MIXERS
 from benchmarks.gpu.records import Results
 from benchmarks.kernels.shapes import FLOORS
 
-# Target tokens/s of a Transformer in a loop of one batch, 27 tokens a sentence: 40% of 790 TFLOP/s.
-_TOKENS = {"base": 866_000, "big": 249_000}
-# Least ratio of the rates of big DynamicConv and big Transformer, by length.
-_RATIO = {27: 0.95, 1024: 1.2}
-# Target tokens/s of the training command, base, by tokens an update: floor, and stretch of the Transformer.
+# Target tokens/s of the training command, base, by tokens an update: floor, and stretch of the Transformer. 866,000 are
+# 40% of 790 TFLOP/s.
 _COMMAND = {"16384": (400_000, 700_000), "65536": (560_000, 866_000)}
 # Stretch of other mixers, as a share of the Transformer's rate.
 _SHARE = 0.95
@@ -96,14 +92,6 @@ def goals(results: Results) -> Iterator[Goal]:
     layers = results.result("kernels").get("layers", [])
     yield _judged("attention layer over DynamicConv layer, T 1,024: 1", _layer_ratio(layers), 1, ".2f")
     yield _judged("layer's cost a token, T 64 over T 16,384: 0.8", _flatness(layers), 0.8, ".2f")
-    for size, least in _TOKENS.items():
-        yield _judged(f"Transformer {size}: {least:,} tokens/s", _rate(results, size, "transformer", 27), least, ",.0f")
-    for length, least in _RATIO.items():
-        conv, attention = (_rate(results, "big", mixer, length) for mixer in ("dynamicconv", "transformer"))
-        ratio = conv / attention if conv and attention else None
-        yield _judged(f"big DynamicConv over Transformer, T {length}: {least}", ratio, least, ".2f")
-    yield _same_gradients(results)
-    yield from _compilation(results)
     yield _limit_kept(results)
     yield _no_memory_error(results)
 
@@ -167,30 +155,6 @@ def _layer_ratio(rows: list[dict[str, Any]]) -> float | None:
 def _flatness(rows: list[dict[str, Any]]) -> float | None:
     short, long = (_cost(rows, "dynamicconv", length) for length in (64, 16384))
     return short / long if short and long else None
-
-
-def _rate(results: Results, size: str, mixer: str, length: int) -> float | None:
-    """Return the best target tokens/s at 16k tokens, eager, replayed or compiled."""
-    model, compiled = f"{size}/{mixer}", results.result(f"compiled/{size}/{mixer}")
-    ways = [results.result("eager").get(model, {}).get(f"16384 x {length}"), compiled.get(f"length {length}")]
-    ways += [
-        one
-        for one in (results.result("replay").get(model), compiled.get("replayed"))
-        if one and one.get("length") == length
-    ]
-    return max(
-        (way["target_tokens_per_second"] for way in ways if way and "target_tokens_per_second" in way), default=None
-    )
-
-
-def _same_gradients(results: Results) -> Goal:
-    """Judge the bits of replayed gradients; plain passes may differ as well if the GPU's order of additions varies."""
-    name = "replayed gradients have the same bits"
-    rows = [one for one in results.result("replay").values() if isinstance(one, dict) and "same" in one]
-    if not rows:
-        return Goal(name, "-", "unmeasured")
-    good = [one for one in rows if one["seeds differ"] and all(map(operator.ge, one["same"], one["plain twice"]))]
-    return Goal(name, f"{len(good)} of {len(rows)} models", "met" if len(good) == len(rows) else "**missed**")
 
 
 def _commands(results: Results) -> dict[str, dict[str, Any]]:
@@ -290,22 +254,6 @@ def _limit_kept(results: Results) -> Goal:
     worst = max(over, key=lambda one: over[one])
     verdict = "met" if over[worst] <= 0 else "**missed**"
     return Goal(name, f"{worst}: {found[worst]['seconds_over_budget']:.1f} s over", verdict)
-
-
-def _compilation(results: Results) -> Iterator[Goal]:
-    """Judge compilation: no breaks, and no new graphs for repeated shapes."""
-    for mixer in ("transformer", "dynamicconv"):
-        name = f"base {mixer} compiles; no break, nothing anew for shapes seen before"
-        found = results.result(f"compiled/base/{mixer}")
-        if found.get("error"):
-            yield Goal(name, "does not compile", "**missed**")
-        elif "before" not in (counts := found.get("graphs") or {}):
-            yield Goal(name, "-", "unmeasured")
-        else:
-            anew = counts["training again"] - counts["training"] + counts["validation again"] - counts["validation"]
-            good = not anew and not found["breaks"] and not found["limit"]
-            shown = f"{counts['validation again']} graphs, {found['breaks']} breaks, {anew} anew"
-            yield Goal(name, shown, "met" if good else "**missed**")
 
 
 def _no_memory_error(results: Results) -> Goal:

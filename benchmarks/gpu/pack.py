@@ -1,6 +1,5 @@
-"""Make one folder with all that a visit needs besides a checkout: prepared data, and wheels of missing packages.
+"""Make one folder with all that a visit needs besides a checkout: text, and wheels of missing packages.
 
-FOLDER/                  arrays of German-English, references, tokenizer, settings of the models (`prepare`)
 FOLDER/wheels/           for Python 3.12 on Linux
 FOLDER/europarl-it-en/   where CORPORA has it: text of the training command, with a joint vocabulary of 16,000 pieces
 FOLDER/multi30k/         where CORPORA has it: text of the fifteen small runs
@@ -18,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.gpu.records import DATA_FILE, ROOT
+from benchmarks.gpu.records import ROOT
 
 # Limit of the folder's size, which leaves room for the checkout below the limit of an upload.
 LIMIT_MIB = 45
@@ -40,43 +39,29 @@ _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x
 _PYTHON = ("--python-version=3.12", "--implementation=cp", "--only-binary=:all:")
 
 
-def pack(folder: Path, *, data: Path, corpora: Path | None, wheels: Path | None) -> int:
+def pack(folder: Path, *, corpora: Path | None, wheels: Path | None) -> int:
     """Make the folder and return the exit status, 2 if it cannot be made or is too large.
 
     Args:
         folder: New folder.
-        data: The prepared folder; made from `corpora` if it is missing.
-        corpora: The folder with the corpora, as `prepare` reads it.
+        corpora: The folder with the corpora, each in a folder of its own; None packs no text.
         wheels: Folder of wheels to take; None downloads them.
     """
     try:
         if folder.exists() and any(folder.iterdir()):
             raise ValueError(f"{folder} is not empty; choose a new folder")
-        add_data(folder, data, corpora)
+        folder.mkdir(parents=True, exist_ok=True)
         add_wheels(folder / "wheels", wheels)
         if corpora is not None:
             add_corpora(folder, corpora)
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
         print(f"{folder}: {size:.1f} MiB in {sum(path.is_file() for path in folder.rglob('*'))} files")
         if size > LIMIT_MIB:
-            raise ValueError(f"{folder} has {size:.1f} MiB, more than {LIMIT_MIB}; prepare fewer corpora")
+            raise ValueError(f"{folder} has {size:.1f} MiB, more than {LIMIT_MIB}; give fewer corpora")
     except (ValueError, subprocess.CalledProcessError) as error:
         print(f"gpu: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-def add_data(target: Path, data: Path, corpora: Path | None) -> None:
-    """Copy the prepared folder, or prepare it."""
-    if (data / DATA_FILE).is_file():
-        shutil.copytree(data, target, dirs_exist_ok=True)
-        return
-    if corpora is None:
-        raise ValueError(f"{data} holds no {DATA_FILE}; give --data, or --corpora to prepare it from")
-    # Imported here, because only preparation needs Hydra and SentencePiece
-    from benchmarks.gpu.prepare import prepare
-
-    prepare(corpora, target, vocab_size=8000)
 
 
 def add_corpora(folder: Path, corpora: Path) -> None:

@@ -1,6 +1,6 @@
 """Run one part; `python -m benchmarks.gpu` starts this as a separate process.
 
-python -m benchmarks.gpu.part eager --out DIR --data DATA --device cuda --limit 120
+python -m benchmarks.gpu.part kernels --out DIR --data DATA --device cuda --limit 120
 """
 
 from __future__ import annotations
@@ -23,22 +23,15 @@ from seq2seq.system.files import write_text
 # Module of each kind of work; it has a function `run(job)`.
 _MODULES = {
     "machine": "machine",
-    "replay": "replays",
     "attention": "attention",
     "norm": "norms",
     "kernels": "kernels",
     "tune": "kernels",
-    "eager": "steps",
-    "compiled": "compiled",
-    "memory": "memory",
-    "optimizers": "optimizers",
-    "decode": "decoding",
     "pytest": "suites",
     "command": "command",
     "marian": "marian",
     "translate": "translating",
     "fifteen": "fifteen",
-    "quality": "quality",
 }
 
 
@@ -48,7 +41,7 @@ class PartJob:
     Args:
         name: The part's name.
         folder: Folder of all results.
-        data: The prepared folder.
+        data: The packed folder.
         device: "cuda" or "cpu"; on a CPU all sizes are tiny.
         limit: Seconds after which the part is killed.
         command_data: Folder of the corpus that the training command reads, and its source and target language.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MIXERS = ("transformer", "dynamicconv", "lightconv", "bahdanau")
-SIZES = ("base", "big")
 # The last of the open parts, which `--parts open` names.
 OPEN, _LAST_OPEN = "open", "fifteen"
 
@@ -17,13 +16,11 @@ class Part(NamedTuple):
         name: Kind of work and its subject, separated by "/".
         limit: Time limit in seconds.
         least: Seconds that must remain at its start.
-        data: True if it needs the prepared folder.
     """
 
     name: str
     limit: float
     least: float
-    data: bool = True
 
     @property
     def kind(self) -> str:
@@ -47,37 +44,28 @@ def parts_of(device: str) -> list[Part]:
 
 def _parts() -> list[Part]:
     return [
-        Part("machine", 60, 5, data=False),
+        Part("machine", 60, 5),
         # New code must be right before it is timed
-        Part("pytest/replay", 90, 25, data=False),
-        Part("pytest/fused", 90, 25, data=False),
-        Part("attention", 40, 15, data=False),
-        Part("norm", 40, 15, data=False),
-        Part("kernels", 90, 40, data=False),
-        *(Part(f"command/{mixer}/16384", 80, 50, data=False) for mixer in MIXERS[:2]),
-        *(Part(f"command/{mixer}/65536", 70, 45, data=False) for mixer in MIXERS[:2]),
-        Part("marian", 60, 30, data=False),
-        Part("translate", 60, 30, data=False),
-        *(Part(f"command/{mixer}/16384/eager", 60, 35, data=False) for mixer in MIXERS[:2]),
-        *(Part(f"command/transformer/16384/{way}", 60, 35, data=False) for way in ("fused", "fused/residual")),
-        Part("command/transformer/32768/big", 80, 45, data=False),
-        *(Part(f"command/lightconv/{way}", 70, 40, data=False) for way in ("16384", "16384/eager", "65536")),
-        *(Part(f"command/bahdanau/{way}", 70, 40, data=False) for way in ("16384", "16384/eager")),
-        Part("fifteen", 180, 80, data=False),
+        Part("pytest/replay", 90, 25),
+        Part("pytest/fused", 90, 25),
+        Part("attention", 40, 15),
+        Part("norm", 40, 15),
+        Part("kernels", 90, 40),
+        *(Part(f"command/{mixer}/16384", 80, 50) for mixer in MIXERS[:2]),
+        *(Part(f"command/{mixer}/65536", 70, 45) for mixer in MIXERS[:2]),
+        Part("marian", 60, 30),
+        Part("translate", 60, 30),
+        *(Part(f"command/{mixer}/16384/eager", 60, 35) for mixer in MIXERS[:2]),
+        *(Part(f"command/transformer/16384/{way}", 60, 35) for way in ("fused", "fused/residual")),
+        Part("command/transformer/32768/big", 80, 45),
+        *(Part(f"command/lightconv/{way}", 70, 40) for way in ("16384", "16384/eager", "65536")),
+        *(Part(f"command/bahdanau/{way}", 70, 40) for way in ("16384", "16384/eager")),
+        Part("fifteen", 180, 80),
         # The end of the open parts; resumed test suites skip tests that have passed
-        Part("replay", 110, 30),
-        Part("eager", 150, 40),
-        *(Part(f"compiled/base/{mixer}", 150, 45) for mixer in MIXERS[:2]),
-        Part("decode", 150, 40),
-        Part("pytest/gpu", 240, 30, data=False),
-        Part("pytest/kernels", 240, 30, data=False),
-        Part("command/bahdanau/65536", 70, 45, data=False),
+        Part("pytest/gpu", 240, 30),
+        Part("pytest/kernels", 240, 30),
+        Part("command/bahdanau/65536", 70, 45),
         # The command finds the size of its micro-batches itself
-        Part("command/dynamicconv/auto", 180, 90, data=False),
-        *(Part(f"compiled/big/{mixer}", 180, 45) for mixer in MIXERS[:2]),
-        *(Part(f"compiled/{size}/lightconv", 180, 45) for size in SIZES),
-        Part("memory", 90, 20),
-        Part("optimizers", 60, 15),
-        Part("tune", 300, 90, data=False),
-        *(Part(f"quality/{mixer}", 420, 240) for mixer in MIXERS),
+        Part("command/dynamicconv/auto", 180, 90),
+        Part("tune", 300, 90),
     ]

@@ -17,8 +17,6 @@ from typing import IO, Any
 from seq2seq.system.files import write_text
 
 ROOT = Path(__file__).resolve().parents[2]  # root of the repository
-# Description of a prepared folder.
-DATA_FILE = "headline-data.json"
 # States of a part: its own time limit stops it; the end of the budget or of the command interrupts it.
 DONE, FAILED, STOPPED, INTERRUPTED = "done", "failed", "stopped", "interrupted"
 # Exit status of a part that left something out for lack of time.

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.gpu import verdicts
 from benchmarks.gpu.plan import Part
-from benchmarks.gpu.records import DATA_FILE, DONE, FAILED, INTERRUPTED, LEFT_OUT, ROOT, STOPPED, Results
+from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, LEFT_OUT, ROOT, STOPPED, Results
 from seq2seq.system.files import write_text
 
 # Seconds for ending the last part and writing the page.
@@ -34,7 +34,7 @@ class Runner:
     Args:
         results: The records.
         device: "cuda" or "cpu".
-        data: The prepared folder; parts that need it do not run without one.
+        data: The packed folder, which may be absent.
         budget: Seconds that the whole command may take.
         began: The value of time.monotonic() when it began.
         more: Additional options for every part.
@@ -55,9 +55,7 @@ class Runner:
         visit = len(self.results.data["visits"])
         try:
             for part in missing:
-                if part.data and not (self.data / DATA_FILE).is_file():
-                    self._leave_out(part, f"no {DATA_FILE} in {self.data}; make it with --pack")
-                elif self.deadline - time.monotonic() >= part.least:
+                if self.deadline - time.monotonic() >= part.least:
                     self._run_part(part)
                     self._note_time(visit)
         except SignalError:
@@ -116,10 +114,6 @@ class Runner:
             state, error = FAILED, last_line(self.results.log(part.name)) or f"exit status {status}"
         self.results.close(part.name, state, seconds, error, whole=status == 0)
         print(f"{part.name}: {state} after {seconds:.0f} s{': ' if error else ''}{error}", flush=True)
-
-    def _leave_out(self, part: Part, why: str) -> None:
-        self.results.parts.setdefault(part.name, {"state": None, "attempts": 0})["error"] = why
-        self.results.save()
 
     def _note_time(self, visit: int) -> None:
         self.results.data["visits"][visit:] = [round(time.monotonic() - self.began, 1)]

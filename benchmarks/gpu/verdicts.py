@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.gpu.goals import goals
-from benchmarks.gpu.plan import MIXERS, SIZES, parts_of
+from benchmarks.gpu.plan import parts_of
 from benchmarks.gpu.records import DONE, Results
 
 LONGEST = 9_900
@@ -21,15 +21,10 @@ def page(results: Results) -> str:
         ("Correct?", _correct),
         ("Fast?", _fast),
         ("Training command", _commands),
-        ("Replayed and eager steps", _steps),
         ("Attention", _attention),
         ("Dropout, sum and norm of a sublayer", _norms),
         ("Marian, translate, fifteen runs", _comparisons),
-        ("Compiled steps", _compiled_steps),
-        ("Decoding, base, 64 sentences of 27, beam 5", _decoding),
-        ("Memory of uncompiled steps", _memory),
         ("Launch settings", _tuned),
-        ("Quality", _quality),
     ]
     blocks = ["\n".join(_head(results))]
     for title, lines in sections:
@@ -168,51 +163,6 @@ def _commands(results: Results) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def _steps(results: Results) -> Iterator[str]:
-    replayed, eager = results.result("replay"), results.result("eager")
-    names = [name for name in {**replayed, **eager} if "/" in name]
-    if names:
-        yield "| model | T | way | tokens/s | MFU sheet / measured | ms busy | kernels, waits |"
-        yield "|---|--:|---|--:|--:|--:|---|"
-    for name in names:
-        # The profile is of the first row's batch
-        for size, one in eager.get(name, {}).items():
-            if size != "profile":
-                profile = eager[name].get("profile", {}) if size == next(iter(eager[name])) else {}
-                yield _row(results, name, size, "eager", one, profile)
-        if name in replayed:
-            one = replayed[name]
-            yield _row(results, name, f"16384 x {one.get('length')}", "replayed", one, one.get("profile", {}))
-    for name, one in replayed.items():
-        if isinstance(one, dict) and "same" in one:
-            same, twice = (" ".join(map(str, one[key])) for key in ("same", "plain twice"))
-            seeds = "" if one["seeds differ"] else "; SEEDS DO NOT MATTER"
-            yield f"- {name}: of {one['weights']} gradients {same} have the same bits, plain twice {twice}{seeds}"
-            if "captures" in one:
-                cost = one["captures"]
-                yield f"  - {cost['shapes']} more shapes: {cost['s']} s, {number(cost.get('GiB'), '.2f')} GiB"
-
-
-def _row(results: Results, name: str, size: str, way: str, one: dict[str, Any], profile: dict[str, Any]) -> str:
-    if "error" in one:
-        return f"| {name} | {size} | {way} | {_cell(one['error'])[:80]} | | | |"
-    busy = profile.get("us a step")
-    cells = [
-        *(name, size, way, number(one.get("target_tokens_per_second")), _shares(results, one)),
-        number(busy / 1e3 if busy else None, ".1f"),
-        f"{number(profile.get('kernels a step'))}, {profile.get('waits a step')}" if profile else "",
-    ]
-    return f"| {' | '.join(cells)} |"
-
-
-def _shares(results: Results, one: dict[str, Any]) -> str:
-    """Format a rate as shares of the peak by the data sheet and of the measured peak."""
-    rate = results.result("kernels").get("device", {}).get("matmul_bf16_tflop_s")
-    sheet, flops = one.get("mfu"), one.get("model_flops_per_second")
-    measured = flops / rate / 1e12 if flops and rate else one.get("mfu_of_measured")
-    return f"{number(sheet, '.1%')} / {number(measured, '.1%')}"
-
-
 def _attention(results: Results) -> Iterator[str]:
     for shape, ways in results.result("attention").items():
         if shape != "part":
@@ -252,84 +202,6 @@ def _comparisons(results: Results) -> Iterator[str]:
             yield f"- {part}: " + ", ".join(f"{key} {value}" for key, value in found.items())
 
 
-def _compiled_steps(results: Results) -> Iterator[str]:
-    lines = [
-        f"| {size} {mixer} | {line}"
-        for size in SIZES
-        for mixer in MIXERS
-        for line in _compiled_rows(results, results.result(f"compiled/{size}/{mixer}"))
-    ]
-    if lines:
-        yield "| model | T | first batches, s | tokens/s | MFU sheet / measured | GiB | graphs, breaks |"
-        yield "|---|--:|--:|--:|--:|--:|---|"
-        yield from lines
-        yield ""
-        yield "Graphs after: timing, batches of other shapes, the same again, validation, again; then graph breaks."
-
-
-def _compiled_rows(results: Results, found: dict[str, Any]) -> Iterator[str]:
-    lengths = [value for key, value in found.items() if key.startswith("length ") and "graphs" in value]
-    for place, one in enumerate(lengths):
-        cells = [
-            str(one["length"]),
-            number(one.get("warm_up_seconds"), ".1f"),
-            number(one["target_tokens_per_second"]),
-            _shares(results, one),
-            number(one.get("memory_gib"), ".1f"),
-            _compiled(found) if place == len(lengths) - 1 else f"{one['graphs']}, {one['breaks']}",
-        ]
-        yield " | ".join(cells) + " |"
-    if replayed := found.get("replayed"):
-        rate, error = number(replayed.get("target_tokens_per_second")), _cell(replayed.get("error", ""))[:80]
-        yield f"{replayed['length']} | replayed | {rate} | {_shares(results, replayed)} | | {error} |"
-
-
-def _compiled(found: dict[str, Any]) -> str:
-    """Describe the graphs in a few words."""
-    if found.get("error"):
-        return f"does not compile: {_cell(found['error'])[:80]}"
-    if "graphs" not in found:
-        return "not compiled" if found.get("compiled") is False else "-"
-    text = " ".join(str(count) for count in found["graphs"].values()) + f", {found['breaks']}"
-    uncompiled = max((one.get("eager_calls", 0) for one in found.values() if isinstance(one, dict)), default=0)
-    text += f", {uncompiled} CALLS NOT COMPILED" if uncompiled else ""
-    return text + (" LIMIT HIT" if found["limit"] else "")
-
-
-def _decoding(results: Results) -> Iterator[str]:
-    for mixer, found in results.result("decode").items():
-        if mixer in MIXERS:
-            times = [f"{kind} {number(found[kind]['ms a step'], '.2f')}" for kind in ("float32", "bf16")]
-            rate = number(found["bf16"]["tokens/s"])
-            waits = found["waits a step"]
-            yield f"- {mixer}: ms a step {', '.join(times)}; {rate} tokens/s in bf16; waits a step {waits}"
-            yield from _replays(found)
-
-
-def _replays(found: dict[str, Any]) -> Iterator[str]:
-    """Compare plain steps with captured ones."""
-    for name, one in found.items():
-        if name.startswith("replayed "):
-            rates = " -> ".join(number(one[f"{way} tokens/s"]) for way in ("plain", "replayed"))
-            memory = " -> ".join(number(one.get(f"{way} GiB"), ".2f") for way in ("plain", "replayed"))
-            cost = f"{one['graphs']} graphs in {number(one['capture s'], '.2f')} s" if "graphs" in one else "no graphs"
-            cost += ", FAILED" if one.get("failed") else ""
-            same = f"{one['equal']} of {one['sentences']} equal"
-            yield f"  - {name}: {number(one['ratio'], '.2f')}x ({rates} tokens/s), {memory} GiB, {cost}, {same}"
-
-
-def _memory(results: Results) -> Iterator[str]:
-    for name, found in results.result("memory").items():
-        if isinstance(found, dict):
-            yield f"- {name}: {number(found['gib'], '.2f')} GiB at 16k tokens, {found['kib a token']} KiB a token"
-        elif name != "part":
-            yield f"- {name}: {found}"
-    for name, found in results.result("optimizers").items():
-        if isinstance(found, dict):
-            host = number(found["host ms"], ".2f")
-            yield f"- update, {name}: {number(found['ms'], '.2f')} ms, of which the host {host}"
-
-
 def _tuned(results: Results) -> Iterator[str]:
     rows = results.result("tune").get("tune", [])
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
@@ -344,18 +216,6 @@ def _tuned(results: Results) -> Iterator[str]:
             settings = ", ".join(f"{name} {value}" for name, value in best["detail"].items())
             times = f"{number(default[0]['us'], '.1f')} us by default, {number(best['us'], '.1f')} with {settings}"
             yield f"- {group[0]} {group[1]} T {shape['length']} K {shape['taps']}: {times}"
-
-
-def _quality(results: Results) -> Iterator[str]:
-    for mixer in MIXERS:
-        found = results.result(f"quality/{mixer}")
-        if "target_tokens_per_second" in found:
-            scores = [
-                f"{name} {one['scores'][0]['value']:.2f}" if "scores" in one else f"{name} not scored"
-                for name, one in found.get("translations", {}).items()
-            ]
-            rate = number(found["target_tokens_per_second"])
-            yield f"- {mixer}: BLEU {', '.join(scores)}; {rate} tokens/s, {number(found['seconds'])} s"
 
 
 def _cell(text: str) -> str:

@@ -1,5 +1,5 @@
 """The command for a visit to a GPU: time limits, kills and resumption with parts that are seconds of sleep, the page of
-verdicts, replayed passes, and the pack; the whole rehearsal on a CPU, killed and resumed, is marked slow."""
+verdicts, and the pack; the whole rehearsal on a CPU, killed and resumed, is marked slow."""
 
 from __future__ import annotations
 
@@ -14,22 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import fuzz
-import numpy as np
 import pytest
 import tiny
-import torch
 
-from benchmarks.gpu import command, fifteen, norms, pack, prepare, quality, runner, suites, translating, verdicts
+from benchmarks.gpu import command, fifteen, norms, pack, runner, suites, translating, verdicts
 from benchmarks.gpu.__main__ import chosen, main
 from benchmarks.gpu.part import PartJob
 from benchmarks.gpu.plan import Part, parts_of
 from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, LEFT_OUT, ROOT, STOPPED, Results
-from benchmarks.gpu.replays import ReplayedTrainer, same_gradients
 from benchmarks.gpu.runner import Runner
-from benchmarks.gpu.steps import padded
-from benchmarks.gpu.training_data import Prepared
 from seq2seq import checkpoint
-from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.training.lightning_parts import kernel_warm_up
 
@@ -38,7 +32,6 @@ EXHAUSTIVE = {
     "test_a_part_is_stopped_at_its_limit_with_its_children",
     "test_norms_are_timed_both_ways_and_compared",
 }
-REPRESENTATIVE = {"test_replayed_and_plain_passes_agree": {"dynamicconv"}}
 # Each part is a program of a line; "save" writes what a part has so far.
 PROGRAMS = {
     "quick": "print('fine'); save(number=3)",
@@ -66,7 +59,7 @@ class Programs(Runner):
 
 def run(folder: Path, *names: str, limit: float = 60.0, budget: float = 60.0) -> tuple[bool, Results]:
     results = Results(folder)
-    parts = [Part(name, limit, 0.1, data=False) for name in names]
+    parts = [Part(name, limit, 0.1) for name in names]
     programs = Programs(results, device="cpu", data=folder, budget=budget, began=time.monotonic())
     complete = programs.run(parts)
     results.release()
@@ -140,12 +133,12 @@ def test_the_budget_is_kept_and_the_part_repeated(tmp_path, monkeypatch):
 
 def test_results_of_a_killed_command_are_kept(tmp_path):
     (tmp_path / "parts").mkdir()
-    (tmp_path / "parts" / "compiled-base-lightconv.json").write_text('{"part": "compiled/base/lightconv", "error": ""}')
-    (tmp_path / "parts" / "decode.json").write_text('{"part": "dec')
+    (tmp_path / "parts" / "pytest-kernels.json").write_text('{"part": "pytest/kernels", "failed": 0}')
+    (tmp_path / "parts" / "norm.json").write_text('{"part": "no')
     results = Results(tmp_path)
-    assert results.state("compiled/base/lightconv") == INTERRUPTED
-    assert results.result("compiled/base/lightconv")["error"] == ""
-    assert results.state("decode") is None
+    assert results.state("pytest/kernels") == INTERRUPTED
+    assert results.result("pytest/kernels")["failed"] == 0
+    assert results.state("norm") is None
 
 
 def test_two_commands_do_not_share_a_folder(tmp_path, capsys):
@@ -217,10 +210,6 @@ def timing(us: float, roofline: float, *, op: str = "dynamicconv", direction: st
     return row | {key: values.pop(key) for key in ("way",) if key in values} | {"shape": shape(**values)}
 
 
-def rate(tokens: int, **values: Any) -> dict[str, Any]:
-    return {"length": 27, "graphs": 4, "breaks": 0, "target_tokens_per_second": tokens, **values}
-
-
 def recorded(folder: Path, **found: dict[str, Any]) -> Results:
     """Results of parts that are done; `__` stands for a stroke."""
     results = Results(folder)
@@ -256,9 +245,6 @@ def test_goals_are_judged_by_measurements(tmp_path):
     results = recorded(
         tmp_path,
         kernels=kernels,
-        eager={"base/transformer": {"16384 x 27": rate(500_000)}, "big/transformer": {"16384 x 27": rate(200_000)}},
-        replay={"base/transformer": rate(870_000)},
-        compiled__big__dynamicconv={"length 27": rate(188_000), "replayed": rate(170_000)},
     )
     page = verdicts.page(results)
     assert verdict(page, "all kernels right") == ["0 of 90 wrong", "met so far"]
@@ -268,25 +254,16 @@ def test_goals_are_judged_by_measurements(tmp_path):
     assert verdict(page, "DynamicConv backward, T 27") == ["-", "unmeasured"]
     assert verdict(page, "5 times as fast as fairseq") == ["4.0", "**missed**"]
     assert verdict(page, "attention layer over DynamicConv") == ["1.50", "met"]
-    assert verdict(page, "Transformer base") == ["870,000", "met"]
-    assert verdict(page, "Transformer big") == ["200,000", "**missed**"]
-    assert verdict(page, "big DynamicConv over Transformer, T 27") == ["0.94", "**missed**"]
 
 
-def test_recompilations_and_wrong_kernels_miss_their_goals(tmp_path):
-    counts = {"before": 4, "training": 6, "training again": 7, "validation": 9, "validation again": 9}
-    found = {"graphs": counts, "breaks": 0, "limit": [], "compiled": True}
+def test_wrong_kernels_miss_their_goal(tmp_path):
     wrong = {"case": {"op": "lightconv", "dtype": "bfloat16"}, "errors": {"y": 0.3}, "error": ""}
     results = recorded(
         tmp_path,
-        compiled__base__dynamicconv=found,
-        compiled__base__transformer={**found, "graphs": {**counts, "training": 7}},
         kernels={"checked": 9, "wrong": [wrong], "errors": []},
         pytest__kernels={"passed": 5, "failed": 1, "skipped": 2, "failures": ["test_x: AssertionError | no"]},
     )
     page = verdicts.page(results)
-    assert verdict(page, "base dynamicconv compiles") == ["9 graphs, 0 breaks, 1 anew", "**missed**"]
-    assert verdict(page, "base transformer compiles") == ["9 graphs, 0 breaks, 0 anew", "met"]
     assert verdict(page, "all kernels right") == ["2 of 15 wrong", "**missed**"]
     assert "WRONG lightconv bfloat16: {'y': 0.3}" in page
     assert "test_x: AssertionError / no" in page
@@ -310,24 +287,6 @@ def test_norms_are_timed_both_ways_and_compared(tmp_path, monkeypatch):
     assert verdict(page, "residual_norm, both passes") == ["72", "**missed**"]
     job.result["pre, 8 x 40, stream float32"]["error"] = 0.5
     assert "WRONG: 0.5" in verdicts.page(recorded(tmp_path / "wrong", norm=job.result))
-
-
-def test_replayed_gradients_are_judged_bit_for_bit(tmp_path):
-    row = rate(100) | {"weights": 9, "same": [9, 9], "plain twice": [9, 9], "seeds differ": True}
-    goal = "replayed gradients have the same bits"
-    for changed, found in (
-        ({}, "met"),
-        ({"same": [9, 8]}, "**missed**"),
-        ({"same": [9, 8], "plain twice": [9, 7]}, "met"),
-        ({"seeds differ": False}, "**missed**"),
-    ):
-        page = verdicts.page(recorded(tmp_path, replay={"base/transformer": row, "base/lightconv": row | changed}))
-        assert verdict(page, goal) == [f"{1 + (found == 'met')} of 2 models", found]
-    assert "SEEDS DO NOT MATTER" in page
-    # A model that could not be captured is shown, and does not count in the verdict
-    page = verdicts.page(recorded(tmp_path, replay={"base/bahdanau": {"error": "RuntimeError: no | capture"}}))
-    assert verdict(page, goal) == ["-", "unmeasured"]
-    assert "RuntimeError: no / capture" in page
 
 
 def test_runs_of_the_command_are_judged_by_their_rates_updates_start_and_limit(tmp_path):
@@ -434,29 +393,6 @@ def test_rates_of_a_table_whose_last_line_is_cut(tmp_path):
     assert command.measured(tmp_path / "none") == {}
 
 
-@pytest.mark.parametrize("mixer", ["transformer", "dynamicconv"])
-def test_replayed_and_plain_passes_agree(mixer):
-    """Weights after updates and sums agree between two trainers; gradients of two shapes are not added up."""
-    sizes = {"src_vocab_size": 40, "tgt_vocab_size": 40, "pad_id": 0, "joint": True}
-    settings = resolved_settings((f"mixer={mixer}", "model=tiny", "model.dim=16", "model.ffn_dim=32"))
-    config = {key: settings[key] for key in ("model", "mixer", "optim")} | sizes
-    plain, replayed = (ReplayedTrainer(config, device=torch.device("cpu"), compile=False) for _ in range(2))
-    plain.replaying = False
-    torch.manual_seed(3)
-    batches = list(padded(config, plain.device, [(3, 4, 6), (2, 5, 3), (3, 4, 6)]))
-    sums = []
-    for trainer in (plain, replayed):
-        torch.manual_seed(4)
-        sums.append([trainer._step(batch, share=0.5) for batch in batches])
-    assert torch.equal(torch.stack(sums[0]), torch.stack(sums[1]))
-    pairs = zip(plain.weights, replayed.weights, strict=True)
-    assert all(torch.equal(one, other) for one, other in pairs)
-    assert len(replayed._recordings) == 2
-    found = same_gradients(replayed, 2, 6)
-    assert found["same"] == found["plain twice"] == 2 * [found["weights"]]
-    assert found["seeds differ"]
-
-
 def test_models_without_time_are_left_out(tmp_path, capsys):
     job = PartJob("replay", tmp_path, data=tmp_path, device="cpu", limit=0.0)
     begun = []
@@ -479,27 +415,20 @@ def test_the_page_stays_short(tmp_path):
     page = verdicts.page(results)
     assert 5_000 < len(page) < 10_000
     assert "## Goals" in page
-    assert "## Quality" in page
+    assert "## Launch settings" in page
 
 
 # ---- the pack
 
 
-@pytest.fixture
-def prepared(tmp_path) -> Path:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "headline-data.json").write_text("{}")
-    return tmp_path / "data"
-
-
-def test_the_pack_has_the_data_and_the_wheels(tmp_path, prepared, monkeypatch, capsys):
+def test_the_pack_has_the_wheels(tmp_path, monkeypatch, capsys):
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "one-1.0-py3-none-any.whl").write_bytes(b"x" * 100)
     folder = tmp_path / "pack"
-    given = [f"--data={prepared}", f"--wheels={tmp_path / 'wheels'}"]
+    given = [f"--wheels={tmp_path / 'wheels'}"]
     assert main([f"--pack={folder}", *given]) == 0
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    assert files == ["headline-data.json", "wheels/one-1.0-py3-none-any.whl"]
+    assert files == ["wheels/one-1.0-py3-none-any.whl"]
     assert "MiB" in capsys.readouterr().out
     assert main([f"--pack={folder}", *given]) == 2
     assert "not empty" in capsys.readouterr().err
@@ -508,7 +437,7 @@ def test_the_pack_has_the_data_and_the_wheels(tmp_path, prepared, monkeypatch, c
     assert "more than 0" in capsys.readouterr().err
 
 
-def test_the_pack_has_the_text_of_the_command_and_of_small_runs(tmp_path, prepared, monkeypatch, capsys):
+def test_the_pack_has_the_text_of_the_command_and_of_small_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pack, "_PIECES", 290)
     for name in ("train", "valid", "test"):
         for code in ("it", "en"):
@@ -520,7 +449,7 @@ def test_the_pack_has_the_text_of_the_command_and_of_small_runs(tmp_path, prepar
                 )
             )
     (tmp_path / "wheels").mkdir()
-    given = [f"--data={prepared}", f"--wheels={tmp_path / 'wheels'}", f"--corpora={tmp_path / 'corpora'}"]
+    given = [f"--wheels={tmp_path / 'wheels'}", f"--corpora={tmp_path / 'corpora'}"]
     assert main([f"--pack={tmp_path / 'pack'}", *given]) == 0
     found = sorted(path.name for path in (tmp_path / "pack" / "europarl-it-en").iterdir())
     assert found == ["joint.model", "test.en", "test.it", "train.en", "train.it", "valid.en", "valid.it"]
@@ -532,7 +461,7 @@ def test_wrong_options_are_refused_in_a_line(tmp_path, capsys):
     for given, message in (
         ([f"--out={tmp_path}"], "--resume"),
         ([f"--resume={tmp_path / 'none'}"], "begin with --out"),
-        ([f"--out={tmp_path / 'new'}", "--parts", "speed"], "replay"),
+        ([f"--out={tmp_path / 'new'}", "--parts", "speed"], "norm"),
     ):
         with pytest.raises(SystemExit):
             main(given)
@@ -540,77 +469,12 @@ def test_wrong_options_are_refused_in_a_line(tmp_path, capsys):
 
 
 def test_a_whole_name_chooses_one_part_and_a_beginning_several():
-    names = [part.name for part in chosen(["command/transformer/16384", "compiled/base"], "cuda")]
-    assert names[0] == "command/transformer/16384"
-    assert [name.rpartition("/")[0] for name in names[1:]] == ["compiled/base"] * (len(names) - 1)
+    names = [part.name for part in chosen(["command/transformer/16384", "pytest"], "cuda")]
+    assert [name for name in names if not name.startswith("pytest/")] == ["command/transformer/16384"]
     assert len(names) > 2
-    names = [part.name for part in chosen(["open", "decode"], "cuda")]
-    assert names[-2:] == ["fifteen", "decode"]
+    names = [part.name for part in chosen(["open", "tune"], "cuda")]
+    assert names[-2:] == ["fifteen", "tune"]
     assert [part.name for part in chosen([], "cpu")] == [part.name for part in parts_of("cpu")]
-
-
-# ---- the prepared data
-
-
-@pytest.fixture(scope="module")
-def tiny_data(tmp_path_factory) -> Path:
-    """Prepare corpora of a few dozen sentences, and tiny models."""
-    corpora, folder = tmp_path_factory.mktemp("corpora"), tmp_path_factory.mktemp("data")
-    for seed, place in enumerate((*prepare.TRAIN, *prepare.TESTS.values())):
-        path = corpora / place
-        path.parent.mkdir(parents=True, exist_ok=True)
-        count = 60 if place in prepare.TRAIN else 4
-        for language, words in (("de", tiny.GERMAN), ("en", tiny.ENGLISH)):
-            lines = tiny.sentences(words, count, seed=seed + 100)
-            Path(f"{path}.{language}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    prepare.prepare(corpora, folder, vocab_size=300, tiny=True)
-    return folder
-
-
-@pytest.mark.slow
-def test_prepared_arrays_decode_to_the_text(tiny_data):
-    prepared = Prepared(tiny_data)
-    tokenizer = Tokenizer(src_model=(tiny_data / "tokenizer.model").read_bytes())
-    _, tgt = prepared.split("newstest2013")
-    lines = tokenizer.decode([tgt.row(i) for i in range(len(tgt.lengths))])
-    assert lines == prepared.references("newstest2013")
-    src, _ = prepared.split("train")
-    assert len(src.lengths) == prepared.description["pairs"] > 300
-    assert np.all(src.ids[src.starts + src.lengths - 1] == prepared.ids["eos"])
-
-
-@pytest.mark.exhaustive
-def test_missing_data_is_named(tmp_path):
-    with pytest.raises(ValueError, match="headline-data"):
-        Prepared(tmp_path)
-    with pytest.raises(ValueError, match="there is no"):
-        prepare.prepare(tmp_path, tmp_path / "data", vocab_size=300)
-
-
-@pytest.mark.slow
-def test_quality_needs_only_torch_and_numpy(tiny_data, tmp_path):
-    """Translations are kept as ids if the packages that score them cannot be imported, else scored."""
-    blocker = (
-        "import sys\n"
-        "names = 'lightning hydra omegaconf datasets sentencepiece sacrebleu pyarrow rich tensorboard yaml'\n"
-        "sys.modules.update(dict.fromkeys(names.split()))\n"
-    )
-    call = "from benchmarks.gpu.part import main\nsys.exit(main(sys.argv[1:]))\n"
-    given = ["quality/lightconv", f"--out={tmp_path}", f"--data={tiny_data}", "--device=cpu"]
-    for start, scored in ((blocker, False), ("import sys\n", True)):
-        subprocess.run(
-            [sys.executable, "-c", start + call, *given],
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            check=True,
-        )
-        found = json.loads((tmp_path / "parts" / "quality-lightconv.json").read_text())
-        names = {f"{name}{dtype}" for name in prepare.TESTS for dtype in ("", quality.IN_BFLOAT16)}
-        assert set(found["translations"]) == names
-        assert found["target_tokens_per_second"] > 0
-        for one in found["translations"].values():
-            assert ("scores" in one) == scored
-            assert len(one["text" if scored else "ids"]) == 4
 
 
 # ---- the rehearsal
@@ -624,11 +488,11 @@ def wait_for(condition: Any, seconds: float) -> None:
 
 
 @pytest.mark.slow
-def test_rehearsal_with_the_packed_folder_killed_and_resumed(tmp_path, tiny_data):
+def test_rehearsal_with_the_packed_folder_killed_and_resumed(tmp_path):
     """Every part runs on a CPU; kill -9 in the middle loses one part, which is repeated."""
     (tmp_path / "wheels").mkdir()
     folder, out = tmp_path / "pack", tmp_path / "out"
-    assert main([f"--pack={folder}", f"--data={tiny_data}", f"--wheels={tmp_path / 'wheels'}"]) == 0
+    assert main([f"--pack={folder}", f"--wheels={tmp_path / 'wheels'}"]) == 0
     # The training command does the same with every mixer
     names = [part.name for part in parts_of("cpu") if part.kind != "command" or "dynamicconv" in part.name]
     command = [sys.executable, "-m", "benchmarks.gpu", f"--data={folder}", "--device=cpu", "--budget=1500"]
@@ -636,7 +500,7 @@ def test_rehearsal_with_the_packed_folder_killed_and_resumed(tmp_path, tiny_data
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     results = out / "results.json"
     with subprocess.Popen([*command, f"--out={out}"], env=environment, cwd=ROOT) as first:
-        wait_for(lambda: (out / "parts" / "compiled-base-transformer.json").is_file(), 600)
+        wait_for(lambda: (out / "parts" / "command-dynamicconv-16384.json").is_file(), 600)
         first.kill()
     before = json.loads(results.read_text())["parts"]
     assert before["kernels"]["state"] == DONE
@@ -648,15 +512,13 @@ def test_rehearsal_with_the_packed_folder_killed_and_resumed(tmp_path, tiny_data
     states = {name: part["state"] for name, part in found["parts"].items()}
     assert states == dict.fromkeys(names, DONE), done.stdout
     assert found["parts"]["kernels"] == before["kernels"]
-    assert found["parts"]["compiled/base/transformer"]["attempts"] == 2
+    assert found["parts"]["command/dynamicconv/16384"]["attempts"] == 2
     assert found["parts"]["kernels"]["result"]["wrong"] == []
     assert found["parts"]["pytest/kernels"]["result"]["passed"] > 3
     assert found["parts"]["pytest/kernels"]["result"]["failed"] == 0
     page = (out / "verdicts.md").read_text()
     assert len(page) < 10_000
     assert "A rehearsal on a CPU" in page
-    assert "| base dynamicconv compiles" in page
-    assert verdict(page, "replayed gradients have the same bits")[1] == "met"
     assert sorted(path.name for path in out.iterdir() if path.is_file()) == [
         *(".lock", "log.txt", "pytest-fused.jsonl", "pytest-gpu.jsonl", "pytest-kernels.jsonl", "pytest-replay.jsonl"),
         *("results.json", "verdicts.md"),

@@ -47,11 +47,8 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
         # Whole words: A10 is not A100, and H200 not GH200.
         if re.search(rf"\b{key}\b", name):
             return (bf16 / 2 if tf32 else single if dtype == torch.float32 else bf16) * 1e12
-    try:
-        # Imported here because a machine that only runs benchmarks.gpu may lack Lightning
-        from lightning.fabric.utilities.throughput import get_available_flops
-    except ImportError:
-        return None
+    from lightning.fabric.utilities.throughput import get_available_flops
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning warns of a GPU that it does not know
         return get_available_flops(device, "tfloat32" if tf32 else dtype)
