@@ -1,4 +1,4 @@
-"""Cut a text into sentences, by sentencex's rules for its language and by plain rules."""
+"""Cut a text into sentences by their marks."""
 
 from __future__ import annotations
 
@@ -13,28 +13,33 @@ _MARKS = ".!?…‼⁇⁈⁉؟۔।॥։።။។"
 # The end of a sentence: marks that need no space after them, or any mark before white space. Possessive quantifiers
 # keep the time linear.
 _END = re.compile(
-    rf"[。！？｡]++[」』）】》〉”’\")]*+{_SPACE}*+"
+    rf"[。！？｡।॥။។]++[」』）】》〉”’\")]*+{_SPACE}*+"
     rf"|(?<![{_MARKS}])[{_MARKS}]++[\"'»«”“’‘)\]}}›]*+{_SPACE}++"
 )
 # The number of a list item or a heading, which belongs to the next sentence.
 _NUMBERED = re.compile(r"\W*(?:[\d.]+|[IVXLCM]{1,6}|[^\W\d_])[.)]?\s*")
 # Words that are always abbreviations before a period.
 _ABBREVIATIONS = word_set(
-    "bspw bzw ca cf dipl dr dra dott evtl fr frl ggf hr hrn inkl mio mlle mme mr mrs ms nr núm prof proff resp sig "
-    "sigg sr sra sres st vgl vs zb zzgl стр ул"
+    "allg avda bspw bzw ca cf d.h dhr dipl dr dra dott e.g evtl exkl fr frl geb gegr ggf gral hr hrn i.e incl ing inkl "
+    "insb lic messrs mevr mgr mio mlle mme mr mrd mrs ms nr núm prof proff resp sig sigg sog sr sra sras sres srta st "
+    "tsd ud uds vgl vs z.b zb zzgl акад им проф стр ул"
 )
+# Titles that are other words in small letters.
+_TITLES = word_set("Abt Adm Arch Avv Brig Capt Cmdr Col Gen Gov Hon Lt Maj Pfc Rep Reps Rev Sen Sens Sgt")
 # Words that are abbreviations only before a number.
 _BEFORE_NUMBERS = word_set(
     "abb abs apr art aug bd cap ch chap dec dez feb fig figs jan jul jun kap mar no nos nov oct okt p pag pp s sec "
     "sep sept tab vol рис с"
 )
+# Words that have a capital at the start of a sentence alone.
+_STARTERS = word_set(
+    "aber als but das dann der die diese er es elle er he his however ich if il im in it its mais nous she sie so that "
+    "the then there they this we wenn when wir you я мы он она они это"
+)
 # Languages that write ordinal numbers with a period, as in "am 3. Oktober".
 _ORDINALS = word_set("de cs da et fi hr hu is lb lt lv nb nn no pl sk sl sr tr")
-# Most characters of an abbreviation, and of a text that the library cuts.
+# Most characters of an abbreviation.
 _LONGEST_WORD = 60
-_LONGEST_TEXT = 1 << 15
-_LETTER_AFTER_END = re.compile(r"(?<=[.!?…]\s)[^\W\d_]")
-_SPACE_OF_BYTES = re.compile(r"[^\S\x00-\x7f]")  # white space of several bytes in UTF-8
 
 
 def sentences(text: str, language: str) -> list[str]:
@@ -43,38 +48,11 @@ def sentences(text: str, language: str) -> list[str]:
     Args:
         language: Code of the language, such as `de` or `zh-CN`; an unknown language has the rules of English.
     """
-    # Most lines are one sentence
-    if not _END.search(text.rstrip()):
-        return [text] if text else []
-    subtag = primary_subtag(language)
-    # The library takes quadratic time for thousands of open quotes
-    return _cut_by_library(subtag, text) if len(text) <= _LONGEST_TEXT else cut_by_marks(subtag, text)
-
-
-def _cut_by_library(language: str, text: str) -> list[str]:
-    """Cut by sentencex, which knows abbreviations by language but begins no sentence with a lowercase letter."""
-    from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]  # compiled
-
-    # The library panics at "B\u00a0. C". One character replaces one, so that positions stay
-    seen = _SPACE_OF_BYTES.sub(" ", text)
-    if text == text.lower():
-        # In lowercase text, any letter may begin a sentence
-        seen = _LETTER_AFTER_END.sub(lambda match: match[0].upper() if len(match[0].upper()) == 1 else match[0], seen)
-    parts: list[str] = []
-    start = 0
-    for length in map(len, segment(language, seen)):
-        # The library joins sentences after a bracket or a short word
-        parts += cut_by_marks(language, text[start : start + length])
-        start += length
-    # The library does not know all titles
-    return _join(parts, _is_abbreviated)
-
-
-def cut_by_marks(language: str, text: str) -> list[str]:
-    """Cut after marks, except after abbreviations, initials and ordinals, and before lowercase letters."""
+    language = primary_subtag(language)
     parts = []
     start = 0
-    for end in _END.finditer(text):
+    # Greek writes its question mark as a semicolon
+    for end in _END.finditer(text.replace(";", "?") if language == "el" else text):
         parts.append(text[start : end.end()])
         start = end.end()
     capitals = text != text.lower()
@@ -106,20 +84,19 @@ def _continues(before: str, after: str, *, capitals: bool, language: str) -> boo
     if first.islower() and capitals:
         return True
     word = _last_word(before)
-    if word.isdigit():
-        # A date or a rank continues the sentence; a year or an amount may end it
-        return language in _ORDINALS and len(word) <= 2 and first.isupper()
-    # An initial, or letters with periods such as z.B and U.S
-    return re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]", word) is not None or _is_abbreviated(before, after)
-
-
-def _is_abbreviated(before: str, after: str) -> bool:
-    """Return True if a part ends with an abbreviation."""
-    word = _last_word(before)
-    # M. stands for Monsieur; the library takes it for a sentence
-    if word == "M" or word.lower() in _ABBREVIATIONS:
+    # M. stands for Monsieur
+    if word == "M" or word in _TITLES or word.lower() in _ABBREVIATIONS:
         return True
-    return after[0].isdigit() and (word.lower() in _BEFORE_NUMBERS or word.endswith("str"))
+    following = re.search(r"\w+", after)
+    if following and following[0].lower() in _STARTERS:
+        return False
+    if first.isdigit() and (word.lower() in _BEFORE_NUMBERS or word.endswith("str")):
+        return True
+    # A date or a rank continues the sentence; a year or an amount may end it
+    if re.fullmatch(r"\d{1,2}|[IVX]{2,}", word):
+        return language in _ORDINALS and (first.isupper() or first.isdigit())
+    # An initial, or letters with periods such as z.B and U.S
+    return re.fullmatch(r"(?:[^\W\d_]\.)*[^\W\d_]", word) is not None and word not in ("a.m", "p.m")
 
 
 def _last_word(before: str) -> str:
@@ -128,4 +105,5 @@ def _last_word(before: str) -> str:
     ended = before[-_LONGEST_WORD:].rstrip()
     if not ended.endswith(".") or ended.endswith(".."):
         return ""
-    return re.split(r"[\s(\[„“\"'«’-]", ended[:-1])[-1]
+    # Not at the apostrophe of "aunt's" and "isn't"
+    return re.split(r"[\s(\[„“\"«-]|['’](?!(?:s|t|d|m|ll|re|ve)$)", ended[:-1])[-1]
