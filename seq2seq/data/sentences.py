@@ -51,8 +51,8 @@ def sentences(text: str, language: str) -> list[str]:
     language = primary_subtag(language)
     parts = []
     start = 0
-    # Greek writes its question mark as a semicolon
-    for end in _END.finditer(text.replace(";", "?") if language == "el" else text):
+    # Greek writes its question mark as a semicolon; U+037E is the same mark
+    for end in _END.finditer(re.sub("[;\u037e]", "?", text) if language == "el" else text):
         parts.append(text[start : end.end()])
         start = end.end()
     capitals = text != text.lower()

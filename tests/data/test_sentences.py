@@ -41,7 +41,7 @@ TEXTS = [
         ["Der XXII. Bezirk und Ing. Meier, d.h. Sie. ", "Das 19. Jahrhundert. ", "Er kam am 3. 10. 2018 an 3. ", "Die"],
     ),
     ("es", ["El Gral. Franco y la Srta. Pérez. ", "No. ", "Sí."]),
-    ("el", ["Τι κάνεις; ", "Καλά."]),
+    ("el", ["Τι κάνεις; ", "Πού;\u037e ", "Καλά."]),
     ("bn", ["এটা বই।", "কী? ", "হ্যাঁ।"]),
     # Small letters only
     ("de", ["wir lesen. ", "es regnet. ", "frau schneider kommt."]),
