@@ -22,8 +22,8 @@ Examples:
   python -m seq2seq.average --last 5 runs/multi30k-...      # writes checkpoints/average.safetensors in it
 
 --last takes the run's latest checkpoints/step-*.safetensors, which training keeps with trainer.keep_last=5.
-The mean is taken in float64 and stored in the type of the first checkpoint. The result can be used like any other
-checkpoint. Exit status: 0 done; 2 wrong options or files; 130 interrupted."""
+The mean is taken in float64 and stored in the type of the first checkpoint, at least float32. The result can be used
+like any other checkpoint. Exit status: 0 done; 2 wrong options or files; 130 interrupted."""
 
 
 def _parser() -> Parser:

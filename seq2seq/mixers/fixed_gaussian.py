@@ -90,6 +90,7 @@ class FixedGaussian(CrossMixer[Values, NoState]):
             part.to(dtype)[:, None, None] for part in (self.rate_offsets, self.centers, self.log_sharpness)
         )  # (H, 1, 1) each
         source = torch.arange(length, device=position.device)  # (S,)
-        rows = position[:, None, :, None]
+        # A number times integers would have the default type, which may be bfloat16
+        rows = position[:, None, :, None].to(dtype)
         # A difference of whole numbers or halves is exact, so it is taken before adding the offsets
         return -log_sharpness.exp() * ((source - self.rate * rows) - offsets * rows - centers).square()

@@ -14,6 +14,7 @@ import torch
 from seq2seq import checkpoint
 from seq2seq.data.languages import target_languages
 from seq2seq.data.tokenizer import same_pieces
+from seq2seq.kernels.precision import at_least_float32
 from seq2seq.network.make_mixer import model_differences
 from seq2seq.settings.dicts import differences
 from seq2seq.settings.values import shown
@@ -29,7 +30,7 @@ Weights = dict[str, torch.Tensor]
 def average(paths: Sequence[Path]) -> checkpoint.Stored:
     """Average checkpoints: w = (1 / n) sum_i w_i for every weight, summed in float64.
 
-    Weights keep their type, and the description is the first checkpoint's.
+    Weights have their type, or float32 if that is narrower; the description is the first checkpoint's.
 
     Args:
         paths: Checkpoints of one model, two or more.
@@ -48,7 +49,7 @@ def average(paths: Sequence[Path]) -> checkpoint.Stored:
         _require_same(first.meta, meta, paths[0], path)
         _add(sums, weights, paths[0], path)
     mean = {
-        name: (sums[name] / len(paths)).to(weight.dtype) if weight.is_floating_point() else weight
+        name: (sums[name] / len(paths)).to(at_least_float32(weight.dtype)) if weight.is_floating_point() else weight
         for name, weight in first.weights.items()
     }
     # An average belongs to no update

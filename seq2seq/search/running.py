@@ -209,7 +209,8 @@ class Running:
         # A group of a beam starts with one hypothesis, from which the first step makes several; each sample starts
         # with its own
         apart = size // self.setup.selection.groups if self.setup.selection.reorders else 1
-        log_prob = torch.full((rows, size), NEVER)
+        # The default type is bfloat16 in validations with trainer.precision=bf16-true
+        log_prob = torch.full((rows, size), NEVER, dtype=torch.float32)
         log_prob[:, ::apart] = 0.0
         forced = torch.full((rows, most), -1)
         phrases = torch.full((rows, self.phrase_len), STOP)

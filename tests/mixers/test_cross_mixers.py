@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -222,9 +223,10 @@ def test_fixed_gaussian_in_bfloat16_reads_where_it_did():
     assert (rounded - exact).abs().sum(-1).max() < 0.02
 
 
-def test_windows_of_cross_convolution_do_not_move_with_the_default_type():
+@pytest.mark.parametrize("cls", [FixedGaussian, partial(CrossConvolution, kernel_size=3)])
+def test_reading_by_position_does_not_move_with_the_default_type(cls):
     """The default type changes as with trainer.precision=bf16-true."""
-    mixer = CrossConvolution(dim=4, memory_dim=4, num_heads=2, kernel_size=3, rate=0.7)
+    mixer = cls(dim=4, memory_dim=4, num_heads=2, rate=0.7)
     context, x = mixer.project(torch.randn(1, 300, 4), torch.ones(1, 300).bool()), torch.randn(1, 280, 4)
     wanted = mixer.read_weights(x, context)
     torch.set_default_dtype(torch.bfloat16)

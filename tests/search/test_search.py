@@ -118,6 +118,18 @@ def test_beam_of_one_is_greedy(overrides):
     assert len(found) == 3
 
 
+def test_scores_do_not_have_the_default_type():
+    """The default type is bfloat16 in validations with trainer.precision=bf16-true."""
+    model, (src, mask) = sharp("mixer=transformer"), sources(5, 3)
+    given = {"settings": SearchSettings(beam_size=3, n_best=3, max_len_ratio=1.0), "special": SPECIAL}
+    wanted = search(model, src, mask, **given)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert search(model, src, mask, **given) == wanted
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.parametrize("length_penalty", [-0.7, 0.0, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize("n_best", [1, 5, 40])
 def test_a_wide_beam_is_exhaustive(length_penalty, n_best):
