@@ -260,7 +260,7 @@ def _runs(count: int) -> str:
 
 
 def notes(table: Table) -> str:
-    """Describe the scores in a few lines: split, signature, revisions, threads, seeds, runs without a bootstrap."""
+    """Describe the scores in a few lines: split, signature, revisions, machines, seeds, and runs without p values."""
     runs, split = table.runs, table.split
     # All runs of one set have the same signature
     lines = [f"Scores of the {split} set, {_runs(len(runs))}. BLEU: {first_signature(runs[0], split)}"]
@@ -270,10 +270,13 @@ def notes(table: Table) -> str:
         counts = ", ".join(f"{name} ({_runs(count)})" for name, count in revisions.items())
         lines.append(f"Several revisions of the code: {counts}")
     # Runs on a CPU choose the number of threads unless trainer.threads is set
-    threads = Counter(run.results["threads"] for run in runs if isinstance(run.results.get("threads"), int))
-    if len(threads) > 1:
-        counts = ", ".join(f"{number} ({_runs(count)})" for number, count in sorted(threads.items()))
-        lines.append(f"Several numbers of threads, so times cannot be compared: {counts}; see trainer.threads")
+    threads = [run.results["threads"] for run in runs if isinstance(run.results.get("threads"), int)]
+    trainers = [run.config.get("trainer", {}) for run in runs]
+    devices = [each.get("devices", 1) * each.get("nodes", 1) for each in trainers]
+    for name, found in (("threads", threads), ("devices", devices)):
+        if len(numbers := sorted(Counter(found).items())) > 1:
+            counts = ", ".join(f"{number} ({_runs(count)})" for number, count in numbers)
+            lines.append(f"Several numbers of {name}, so times cannot be compared: {counts}; see trainer.{name}")
     repeated = [group for group in table.groups if len({run.seed for run in group.runs}) < len(group.runs)]
     if repeated:
         lines.append(f"Several runs of one seed are averaged: {', '.join(group.label for group in repeated)}")

@@ -80,7 +80,7 @@ class Evaluator:
     Args:
         sources: Raw source lines of the split, in file order.
         references: Raw target lines.
-        tokenize: sacreBLEU's tokenizer for BLEU.
+        tokenize: sacreBLEU's tokenizer for BLEU; directions with different ones are scored by character together.
         directions: Parts of the split that are scored separately as well.
         limit: Number of sentences that are evaluated, spread over the file (default: all).
 
@@ -151,8 +151,10 @@ class Evaluator:
         )
         loss, nll, tokens = self._sums.tolist()
         parts = [(part, [i for i in order if i in part.rows]) for part in self.directions]
+        # Where target languages have different tokenizers, only characters serve all of them
+        alike = len({part.tokenize for part in self.directions}) <= 1
         return Evaluation(
-            bleu=self._bleu(order, self.tokenize),
+            bleu=self._bleu(order, self.tokenize if alike else "char"),
             chrf=scorers.chrf(hypotheses, references),
             loss=loss / tokens,
             nll=nll / tokens,

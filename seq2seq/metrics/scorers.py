@@ -254,7 +254,12 @@ def bootstrap_p(difference: float, resampled: np.ndarray) -> float:
 
 
 def _metrics(names: Sequence[str], tokenize: str, lowercase: bool) -> dict[str, Metric]:
-    """Create the sacreBLEU metrics of some of METRICS."""
+    """Create the sacreBLEU metrics of some of METRICS; raise ValueError for TER by character."""
+    if "ter" in names and tokenize == "char":
+        raise ValueError(
+            "TER counts words, and the tokenizer char has none: leave ter out, or use the tokenizer zh or ja-mecab for "
+            "Chinese or Japanese"
+        )
     asian = tokenize in _IDEOGRAPHIC
     make = {
         "bleu": lambda: _bleu(tokenize, lowercase),

@@ -120,11 +120,16 @@ def plan_data(plan: RunPlan, start: Loaded | None) -> DataPlan:
     """Plan the data of a run, and log how the tokenizer of a checkpoint splits the text.
 
     Raises:
-        ValueError: The corpora cannot be read, are a stream of a run that counts epochs, or have longer sentences than
-            the model has positions.
+        ValueError: The corpora cannot be read, are a stream of a run that counts epochs, have longer sentences than
+            the model has positions, or several target languages with data.convention.
     """
     data = make_data_plan(plan, start)
     trainer = plan.trainer
+    if plan.data.convention and len(data.target_languages) > 1:
+        raise ValueError(
+            f"data.convention={plan.data.convention} has the rules of one target language, and there are "
+            f"{', '.join(data.target_languages)}: set it to null"
+        )
     if data.stream and trainer.max_epochs is not None:
         raise ValueError("data.streaming=true has no epochs: set trainer.max_steps or trainer.max_time, not max_epochs")
     if data.stream and trainer.val_steps is None and trainer.val_time is None:

@@ -372,16 +372,18 @@ def test_groups_differ_by_the_values_that_auto_chose(tmp_path, capsys):
     assert [count for _, count in labels("limited", *subsets)] == [2, 1]
     # A setting that the command set is shown, even if the mixer has only one group
     own = {"command": "python -m seq2seq.train mixer=lightconv mixer.encoder.glu=false"}
-    run = write_run(tmp_path / "typed" / "a", refs)
+    run = write_run(tmp_path / "typed" / "a", refs, trainer={"max_steps": 9, "accumulate": 8})
     config = yaml.safe_load((run / "config.yaml").read_text()) | {"mixer": {"encoder": {"glu": False}}}
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     rewrite(run, git_revision="abc", threads=8, **own)
-    rewrite(write_run(tmp_path / "typed" / "b", refs, mixer="bahdanau"), threads=1)
+    eight = {"max_steps": 9, "accumulate": 1, "devices": 4, "nodes": 2}
+    rewrite(write_run(tmp_path / "typed" / "b", refs, mixer="bahdanau", trainer=eight), threads=1)
     assert compare.main([str(tmp_path / "typed")]) == 0
     printed = capsys.readouterr().out
     assert [row["settings"] for row in cells(printed)] == ["mixer.encoder.glu=false", ""]
     assert "Several revisions of the code: abc (1 run), unknown (1 run)" in printed
     assert "Several numbers of threads, so times cannot be compared: 1 (1 run), 8 (1 run)" in printed
+    assert "Several numbers of devices, so times cannot be compared: 1 (1 run), 8 (1 run)" in printed
 
 
 def test_runs_continued_under_other_settings_are_named(tmp_path, capsys):

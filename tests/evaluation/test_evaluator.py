@@ -133,6 +133,8 @@ def test_directions_are_scored_separately(translator):
         ("en-de", scorers.bleu(hypotheses[6:], references[6:], tokenize="char")),
     )
     assert result.numbers()["bleu_en-de"] == result.directions[1][1].value
+    # 13a would take a Chinese sentence for one word
+    assert result.bleu == scorers.bleu(hypotheses, references, tokenize="char")
     assert len(result.report()["signatures"]) == 4
 
 

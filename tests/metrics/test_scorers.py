@@ -135,6 +135,8 @@ def test_wrong_input_names_the_numbers():
         scorers.chrf(["a", "b"], [["a", "b"], ["a"]])
     with pytest.raises(ValueError, match="0 lines"):
         ter([], [])
+    with pytest.raises(ValueError, match="TER"):
+        ter(["a b"], ["a c"], tokenize="char")
     with pytest.raises(ValueError, match="not one string"):
         scorers.bleu("abc", "abc")
     with pytest.raises(ValueError, match=r"unknown BLEU tokenizer 'moses': choose one of .*13a"):

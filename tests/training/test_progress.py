@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,8 @@ def test_averages_begin_with_the_last_row():
     assert averages.take(task, 4.0) == pytest.approx({"loss": 3.0, "nll": 1.5, "tokens_per_second": 0.5})
     task.train_sums = torch.tensor([10.0, 5.0, 6.0, 2.0])
     assert averages.take(task, 6.0) == pytest.approx({"loss": 1.0, "nll": 0.5, "tokens_per_second": 2.0})
+    # All updates were skipped
+    assert math.isnan(averages.take(task, 7.0)["loss"])
 
 
 def test_a_resumed_log_continues_from_its_last_row():

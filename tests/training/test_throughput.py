@@ -60,6 +60,18 @@ def test_rates_are_those_of_the_interval():
     assert whole["memory_gib"] == pytest.approx(memory_gib(CPU), rel=0.5)
 
 
+def test_a_resumed_meter_keeps_the_peak_and_counts_no_flops_without_a_model():
+    given = Meter(None, device=CPU, dtype=torch.float32)
+    given.load(given.state() | {"memory": 1e3})
+    given.add(batch((4, 6), (2, 3)))
+    assert given.report(1.0) == {
+        "padding": 0.25,
+        "memory_gib": 1000,
+        "peak_flops_per_second": None,
+        "measured_flops_per_second": None,
+    }
+
+
 def test_two_passes_are_twice_the_work():
     one, two = meter(), Meter(config(*MODEL), device=CPU, dtype=torch.float32, passes=2)
     for each in (one, two):

@@ -45,7 +45,8 @@ class IntervalAverages:
         now = [*task.train_sums.tolist()[:3], seconds]
         loss, nll, tokens, passed = (new - old for new, old in zip(now, self.last, strict=True))
         self.last = now
-        share = 1 / max(tokens, 1.0)
+        # All updates may have been skipped
+        share = 1 / tokens if tokens else math.nan
         return {"loss": loss * share, "nll": nll * share, "tokens_per_second": tokens / max(passed, 1e-9)}
 
 
@@ -75,8 +76,10 @@ class ProgressLog(L.Callback):
         """Start the watch and, on a terminal, the bar; report where a resumed run continues."""
         assert isinstance(pl_module, TranslationTask)
         budget = self.state.budget
+        # A frozen weight saves a part of the backward pass, which FLOPs of the whole model would count
+        whole = all(weight.requires_grad for weight in pl_module.model.parameters())
         self.state.meter = Meter(
-            pl_module.description["model"],
+            pl_module.description["model"] if whole else None,
             device=pl_module.device,
             dtype=torch.bfloat16 if "bf16" in str(trainer.precision) else torch.float32,
             passes=2 if pl_module.optim.r_drop else 1,
@@ -93,6 +96,9 @@ class ProgressLog(L.Callback):
                 "continuing at update %s%s: %.0f%% of the run is done, after %s of training and validation",
                 f"{trainer.global_step:,}", _epoch(trainer, ", "), 100 * share, clock(budget.clock.seconds),
             )  # fmt: skip
+        if trainer.train_dataloader.num_workers:
+            # The CPU time of data workers is unknown, like the time of other ranks
+            self.watch.load(self.watch.seconds)
         self.watch.start()
         if self.console.is_terminal:
             self._bar = Progress(
@@ -137,8 +143,10 @@ class ProgressLog(L.Callback):
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop the watch of training, and log a row about training for every validation."""
-        self.watch.stop()
         assert isinstance(pl_module, TranslationTask)
+        # Updates that the device has still queued are training, too
+        pl_module.train_sums.tolist()
+        self.watch.stop()
         # This update may have its row already.
         if trainer.global_step != self._logged_step:
             self._log(trainer, pl_module)

@@ -101,21 +101,24 @@ class Meter:
     The meter keeps shapes and sums alone, so a batch costs the host a few additions and the device two small sums.
 
     Args:
-        config: As for `build_model`.
+        config: As for `build_model`; None counts no FLOPs.
         passes: Times that the model sees a batch: 2 with R-Drop.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype, passes: int = 1) -> None:
+    def __init__(
+        self, config: Mapping[str, Any] | None, *, device: torch.device, dtype: torch.dtype, passes: int = 1
+    ) -> None:
         self.device, self._passes = device, passes
-        # A sweep runs several jobs in one process.
-        reset_peak_memory(device)
-        self._flops = training_flops(config)
+        self._flops = training_flops(config) if config else None
         self._peak = peak_flops(device, dtype) if self._flops else None
         self._measured: float | None = None
         if self._flops and device.type in ("cpu", "cuda"):
             self._measured = measured_flops(device, dtype, torch.get_num_threads())
         if device.type == "cpu":
             self._peak = self._peak or self._measured
+        # A sweep runs several jobs in one process, and the measurement itself takes memory
+        reset_peak_memory(device)
+        self._memory = 0.0  # peak of earlier parts of the run
         self._shapes: Counter[tuple[int, int, int]] = Counter()
         self._tokens = torch.zeros((), dtype=torch.int64, device=device)
         # FLOPs, cells and tokens: so far, and at the last reading.
@@ -160,13 +163,15 @@ class Meter:
     def state(self) -> dict[str, Any]:
         """Return the counts, for `load`."""
         self._settle()
-        return {"done": list(self._done), "read": list(self._read), "seconds": self._seconds}
+        memory = max(self._memory, memory_gib(self.device))
+        return {"done": list(self._done), "read": list(self._read), "seconds": self._seconds, "memory": memory}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from the counts of an earlier part of the run."""
         self._done = tuple(state["done"])
         self._read = tuple(state["read"])
         self._seconds = state["seconds"]
+        self._memory = state.get("memory", 0.0)
 
     def _settle(self) -> None:
         """Add the batches since the last call to `_done`."""
@@ -182,7 +187,10 @@ class Meter:
     def _values(self, counts: list[int], seconds: float) -> dict[str, float]:
         flops, cells, tokens = counts
         # Without FLOPs (a mixer that cannot be counted) padding and memory are still reported.
-        values = {"padding": 1 - tokens / cells if cells else 0.0, "memory_gib": memory_gib(self.device)}
+        values = {
+            "padding": 1 - tokens / cells if cells else 0.0,
+            "memory_gib": max(self._memory, memory_gib(self.device)),
+        }
         if self._flops:
             values["model_flops_per_second"] = flops / max(seconds, 1e-9)
             if self._peak:
