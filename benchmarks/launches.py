@@ -24,7 +24,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -46,7 +46,7 @@ from benchmarks import harness
 from seq2seq.data.batching import Batch
 from seq2seq.kernels.fused import fused
 from seq2seq.network.build import build_model
-from seq2seq.search import Drawn, Specials, search
+from seq2seq.search import Selection, Specials, search
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.search import SearchSettings
@@ -291,14 +291,14 @@ def of_decoding(
     length: int = 12,
     *,
     byte_of: Mapping[int, int] | None = None,
-    seeds: Sequence[int] | None = None,
+    selection: Selection | None = None,
     **how: Any,
 ) -> dict[str, Any]:
     """Trace a beam search of five; return the mean launches and waits of its later steps.
 
     Args:
         byte_of: Bytes by the id of their piece.
-        seeds: If given, draw samples with these seeds instead of searching.
+        selection: Chooses the next hypotheses instead of a beam search, such as `Drawn`.
         how: Further settings of the search.
     """
     model, batch, traces = make_model(overrides).eval(), make_batch(rows, length), []
@@ -313,8 +313,7 @@ def of_decoding(
                 *(model, batch.src, batch.src_mask),
                 special=special,
                 settings=settings,
-                seeds=seeds,
-                selection=None if seeds is None else Drawn(EOS),
+                selection=selection,
             )
         traces.append(trace)
     steps = limits[2] - limits[1]

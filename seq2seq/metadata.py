@@ -69,7 +69,8 @@ def describe(
         terms: Trained with translations of words in sources, see `data.terms`.
 
     Raises:
-        ValueError: A value is not of a plain type, or the description is too large.
+        TypeError: A value is not of a plain type.
+        ValueError: The description is too large.
     """
     entry = {
         "format": FORMAT,
@@ -123,16 +124,9 @@ def as_json(value: Any) -> str:
     """Write a description as JSON.
 
     Raises:
-        ValueError: The description holds a value that is not of a plain type.
+        TypeError: The description holds a value that is not of a plain type.
     """
-
-    def refuse(part: Any) -> None:
-        raise ValueError(
-            f"a checkpoint describes itself by plain types only, not {type(part).__module__}.{type(part).__qualname__} "
-            "(convert OmegaConf values with OmegaConf.to_container(..., resolve=True))"
-        )
-
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=refuse)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def parse_json(text: str | bytes) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from seq2seq.runs.folder import RunFolder
 from seq2seq.settings.classes import packages_of
 from seq2seq.settings.declare import read_section
 from seq2seq.settings.tokenizer import PatchGrid, TokenizerSettings
-from seq2seq.settings.values import require_known
 from seq2seq.system.canvas import require_matplotlib
 from seq2seq.system.model_path import checkpoint_file
 from seq2seq.system.stdio import print_error
@@ -69,7 +68,7 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
         ValueError: The settings are wrong or name no preset, or the folder cannot be written.
     """
     # A checkpoint needs no Hydra
-    from seq2seq.settings.compose import cut_lists, presets, resolved_settings, typed_settings
+    from seq2seq.settings.compose import cut_lists, resolved_settings, typed_settings
 
     require_matplotlib("a report")
     # Checked before Hydra composes, for a message with a remedy
@@ -79,8 +78,6 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
     if "seed" in values:
         raise ValueError(f"seed={values['seed']} is a setting of a training; here it is --seed {values['seed']}")
     name = values["mixer"]
-    if "hydra.searchpath" not in values:  # a search path may have further presets
-        require_known(name, presets(), "mixer")
     config = cut_lists(resolved_settings(overrides), typed_settings(overrides))
     folder = html_report.require_earlier(require_folder(out or Path("inspect") / name))
     # A preset for images has its grid in the tokenizer's settings

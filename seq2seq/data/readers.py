@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
@@ -22,12 +21,8 @@ if TYPE_CHECKING:
 # Pairs that are in memory as Python strings at a time, and about how many characters they have at most.
 ROWS = 16_384
 _LARGEST_BLOCK = 1 << 24
-# Rows of a table that are decoded at a time, and about how many bytes.
+# Rows of a table that are decoded at a time.
 _DECODED_ROWS = 1024
-_DECODED_BYTES = 1 << 26
-# A column of parquet that is larger than this, in a row group, and packed by more than this factor is not text.
-_LARGEST_PACKED = 1 << 28
-_MOST_PACKED = 1000
 # Names of columns that say the side but not the language, which BLEU's tokenizer and tags need.
 SIDE_NAMES = {"src", "tgt", "trg", "source", "target"}
 
@@ -212,9 +207,7 @@ def parquet_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
     try:
         with pq.ParquetFile(path) as file:
             wanted = {_column(file.schema_arrow, name, columns, str(path))[0] for name in columns.both}
-            groups = map(file.metadata.row_group, range(file.num_row_groups))
-            rows = min((_rows_to_decode(path, group, wanted) for group in groups), default=1)
-            batches = file.iter_batches(batch_size=rows, columns=sorted(wanted))
+            batches = file.iter_batches(batch_size=_DECODED_ROWS, columns=sorted(wanted))
             yield from table_pairs((pa.Table.from_batches([batch]) for batch in batches), columns, str(path))
     except (pa.ArrowException, OSError) as error:
         # An error of the disk, not of the content
@@ -222,27 +215,3 @@ def parquet_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
             raise
         packed = "; decompress it, parquet is compressed within" if compression(path) else ""
         raise ValueError(f"{path} is not a whole parquet file ({first_line(error)}){packed}") from error
-
-
-def _rows_to_decode(path: Path, group: Any, wanted: set[str]) -> int:
-    """Choose how many rows of a row group to decode at once: every row may be the longest text of the dictionary."""
-    largest = 1
-    for column in map(group.column, range(group.num_columns)):
-        if column.path_in_schema.partition(".")[0] not in wanted:
-            continue
-        size = column.total_uncompressed_size
-        # A page, of any size up to the whole column, is in memory at a time
-        if size > max(_LARGEST_PACKED, _MOST_PACKED * column.total_compressed_size):
-            packed = f"{column.path_in_schema!r} unpacks {column.total_compressed_size:,} bytes to {size:,}"
-            raise ValueError(f"{path}: its column {packed}: is it text? Write it as JSON lines")
-        with path.open("rb") as file:
-            file.seek(column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset)
-            start = file.read(8)
-        # Thrift: the type of the page as a field, 2 for a dictionary and 0 or 3 for data, then its size unpacked,
-        # doubled, in groups of 7 bits, each but the last with a bit set
-        if match := re.match(rb"\x15\x04\x15([\x80-\xff]{,4}[\0-\x7f])", start):
-            longest = sum((byte & 127) << 7 * place for place, byte in enumerate(match[1])) >> 1
-        else:
-            longest = 0 if re.match(rb"\x15[\0\x06]\x15", start) else size
-        largest = max(largest, longest, size // max(1, column.num_values))
-    return max(1, min(_DECODED_ROWS, _DECODED_BYTES // largest))

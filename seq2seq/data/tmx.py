@@ -23,9 +23,6 @@ _REMEDIES = {
     "reference to invalid character number": "XML allows no control characters; remove the reference",
     "not well-formed (invalid token)": "is there a bare & or <, or a control character?",
 }
-# Limits of depth, and of the characters of a unit or a tag: beyond them a file is an attack or damaged.
-_DEEPEST = 200
-_LONGEST_UNIT = 1 << 24
 # Number of units after which reading fails if none of them has both languages.
 _SEARCHED = 100_000
 _LINE_BREAK = re.compile(r"[ \t\r]*\n\s*")
@@ -77,17 +74,12 @@ def _units(path: Path) -> Iterator[dict[str, str]]:
     """Parse the translation units of a file, each as texts by language."""
     reader = _UnitReader()
     parser = reader.parser
-    fed = 0
     try:
         for block in read_blocks(open_bytes(path)):
             # A block may hold thousands of units: smaller steps save memory
             for start in range(0, len(block), 1 << 16):
-                parser.Parse(part := block[start : start + (1 << 16)], False)
+                parser.Parse(block[start : start + (1 << 16)], False)
                 yield from reader.take()
-                fed += len(part)
-                # The parser keeps a tag or a comment until it ends
-                if fed - parser.CurrentByteIndex > _LONGEST_UNIT:
-                    raise _RefusedError(f"a tag or comment is longer than {_LONGEST_UNIT:,} bytes: this is not TMX")
         parser.Parse(b"", True)
         yield from reader.take()
     except expat.ExpatError as error:
@@ -99,7 +91,7 @@ def _units(path: Path) -> Iterator[dict[str, str]]:
 
 
 class _RefusedError(ValueError):
-    """Error of a file beyond the limits of this reader."""
+    """Error of an entity that is not read."""
 
 
 class _UnitReader:
@@ -117,8 +109,6 @@ class _UnitReader:
         self.unit: dict[str, str] = {}
         self.language = ""
         self.parts: list[str] | None = None  # of the open segment
-        self.size = 0  # characters of the open unit
-        self.depth = 0
         self.codes = 0  # open inline elements whose content is not text
         self.placeholder = False  # the last opened element is a placeholder
 
@@ -128,11 +118,8 @@ class _UnitReader:
         return done
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
-        self.depth += 1
-        if self.depth > _DEEPEST:
-            raise _RefusedError(f"elements are nested more than {_DEEPEST} deep: this is not TMX")
         if name == "tu":
-            self.unit, self.size = {}, 0
+            self.unit = {}
         elif name == "tuv":
             language = attributes.get("xml:lang", attributes.get("lang", ""))
             self.language = language.lower().replace("_", "-")
@@ -145,7 +132,6 @@ class _UnitReader:
             self.mark_break()
 
     def end(self, name: str) -> None:
-        self.depth -= 1
         if name == "tu":
             self.done.append(self.unit)
         elif name == "seg" and self.parts is not None:
@@ -160,12 +146,8 @@ class _UnitReader:
     def characters(self, text: str) -> None:
         if self.codes and self.placeholder and _BREAK_CODE.fullmatch(text):
             self.mark_break()
-        if self.parts is None or self.codes:
-            return
-        self.size += len(text)
-        if self.size > _LONGEST_UNIT:
-            raise _RefusedError(f"a unit has texts of more than {_LONGEST_UNIT:,} characters: this is not TMX")
-        self.parts.append(text)
+        if self.parts is not None and not self.codes:
+            self.parts.append(text)
 
     def mark_break(self) -> None:
         if self.parts is not None:

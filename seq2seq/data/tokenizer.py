@@ -178,11 +178,9 @@ class Tokenizer:
         """Look up source pieces that stand for no text, such as language tags.
 
         Raises:
-            ValueError: The model lacks one, or the source is images.
+            ValueError: The model lacks one.
         """
         ids = {tag: int(self.src.piece_to_id(tag)) for tag in tags}
-        if ids and self.patches:
-            raise ValueError(f"images take no tags ({', '.join(ids)})")
         for tag, number in ids.items():
             if number == self.unk_id:
                 raise ValueError(

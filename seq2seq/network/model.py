@@ -124,11 +124,6 @@ class EncoderLayer(nn.Module):
         """The self mixer, None if the slot is empty."""
         return self.mix.f
 
-    @property
-    def feed_forward(self) -> FeedForward | None:
-        """The feed-forward, None if the slot is empty."""
-        return self.transform.f
-
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Transform x (B, S, D) under mask (B, S)."""
         return self.transform(self.mix(x, mask))  # (B, S, out_dim)
@@ -160,11 +155,6 @@ class DecoderLayer(nn.Module):
     def cross_mixer(self) -> CrossMixer[Any, Any]:
         """The cross mixer."""
         return self.read.f
-
-    @property
-    def feed_forward(self) -> FeedForward | None:
-        """The feed-forward, None if the slot is empty."""
-        return self.transform.f
 
     def forward(self, x: Tensor, mask: Tensor, context: Context) -> Tensor:
         """Transform x (B, T, D) under mask (B, T), reading the source from context."""

@@ -42,9 +42,7 @@ def search(
     *,
     special: Specials,
     settings: SearchSettings,
-    prefixes: Sequence[Sequence[int]] | None = None,
     starts: Sequence[Sequence[int]] | None = None,
-    seeds: Sequence[int] | None = None,
     selection: Selection | None = None,
     suppress: Sequence[int] = (),
     shortlist: Shortlist | None = None,
@@ -60,9 +58,7 @@ def search(
         src_mask: (B, S), True for real tokens.
         special: Ids of the special tokens.
         settings: Width of the beam, limits of length, ranking, rules.
-        prefixes: Tokens that each translation begins with.
         starts: Tokens that ask for each translation, see `Source`.
-        seeds: A seed for each sentence, for a selection that draws.
         selection: As in `search_stream`, as are suppress, shortlist and graphs.
 
     Returns:
@@ -73,12 +69,8 @@ def search(
     """
     lengths = src_mask.sum(1).tolist()
     sources = [Source(row[:length]) for row, length in zip(src.tolist(), lengths, strict=True)]
-    if prefixes is not None:
-        sources = [source._replace(prefix=prefix) for source, prefix in zip(sources, prefixes, strict=True)]
     if starts is not None:
         sources = [source._replace(start=start) for source, start in zip(sources, starts, strict=True)]
-    if seeds is not None:
-        sources = [source._replace(seed=seed) for source, seed in zip(sources, seeds, strict=True)]
     found = search_stream(
         model,
         sources,

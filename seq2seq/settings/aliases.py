@@ -61,19 +61,10 @@ _OTHERS = {
 }
 # The settings of this project by their names in other frameworks.
 SETTING_OF_NAME = {name: place for place, names in _OTHERS.items() for name in names.split()}
-# Arguments of Lightning's Trainer that would break checkpoints, scores or exact resuming.
-_REFUSED = (
-    "min_epochs min_steps limit_test_batches limit_predict_batches enable_checkpointing enable_progress_bar "
-    "gradient_clip_algorithm benchmark use_distributed_sampler barebones plugins reload_dataloaders_every_n_epochs "
-    "enable_autolog_hparams model_registry"
-)
-REFUSED = frozenset(_REFUSED.split())
 
 
 def elsewhere(name: str) -> str:
     """Return a hint at this project's setting that other frameworks call `name`; "" for an unknown name."""
-    if name in REFUSED:
-        return "; this argument of Lightning cannot be set: it would break checkpoints, scores or exact resuming"
     found = SETTING_OF_NAME.get(name.lower().replace("_", "").replace("-", ""))
     return f"; the setting is {found}" if found else ""
 

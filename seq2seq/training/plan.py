@@ -20,7 +20,6 @@ from seq2seq.settings.declare import plain, require_used
 from seq2seq.settings.run import Settings, read_settings
 from seq2seq.settings.tokenizer import TokenizerSettings
 from seq2seq.settings.values import shown
-from seq2seq.system.files import require_creatable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,10 +143,6 @@ def make_plan(
         raise ValueError(f"init_from={start}: no such file{rest}")
     if settings.optim.teacher is not None and not os.path.exists(settings.optim.teacher):
         raise ValueError(f"optim.teacher={settings.optim.teacher}: no such file; name a checkpoint or a run's folder")
-    require_creatable(Path(settings.run.runs), "runs")
-    # An existing cache need not be writable.
-    if not os.path.isdir(settings.run.cache):
-        require_creatable(Path(settings.run.cache), "cache")
     plan = RunPlan(mixer=mixer, command=command, job=job, chosen=chosen, replaced=replaced, **vars(settings))
     try:
         _require_effect(plan, typed)

@@ -289,7 +289,7 @@ def test_wrong_options_and_files_are_one_line(tmp_path, capsys, monkeypatch):
         (["--ckpt", "nowhere.safetensors", "--text", "Hund"], "nowhere.safetensors: no such file"),
         (["--ckpt", str(tmp_path), "--text", "Hund"], "is a folder without checkpoints/best.safetensors"),
         (["--ckpt", ckpt, "--text", long, "--out", str(tmp_path / "o")], "pieces, the most are"),
-        (["mixer=lihgtconv"], "unknown mixer 'lihgtconv'; did you mean lightconv"),
+        (["mixer=lihgtconv"], "mixer=lihgtconv is not a choice; did you mean lightconv"),
         (["model=tiny"], "mixer=<name>"),
         (["mixer=lightconv", "seed=3"], "here it is --seed 3"),
         (["mixer=lightconv", "model.dim=10", "--out", str(tmp_path / "o")], "num_heads"),

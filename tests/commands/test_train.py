@@ -660,7 +660,7 @@ def test_a_second_run_in_the_same_folder_is_refused(corpus, tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_one_line(corpus, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="set runs=<another folder>"):
+    with pytest.raises(ValueError, match="set runs=<folder> to one that can"):
         execute(toycorpus.settings(corpus, tmp_path, f"runs={tmp_path / 'file' / 'runs'}"))
 
 

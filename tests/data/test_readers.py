@@ -85,44 +85,6 @@ def test_a_text_beyond_the_bound_is_refused_with_its_place(tmp_path, monkeypatch
     )
 
 
-@pytest.mark.parametrize("schema", ["flat", "translation"])
-@pytest.mark.parametrize("packed", ["dictionary", "plain"])
-def test_rows_of_parquet_are_decoded_by_the_size_of_their_texts(tmp_path, monkeypatch, schema, packed):
-    """A dictionary of one text stands for thousands of copies."""
-    objects = [{"de": "x" * 100_000, "en": "y"}] * 300
-    if schema == "translation":
-        objects = [{"translation": each} for each in objects]
-    path = tmp_path / "x.parquet"
-    pq.write_table(pa.Table.from_pylist(objects), path, use_dictionary=packed == "dictionary", compression="zstd")
-    assert path.stat().st_size < 20_000
-    monkeypatch.setattr(readers, "_DECODED_BYTES", 1_000_000)
-    decoded = []
-    of_batches = pa.Table.from_batches
-
-    class Table(pa.Table):
-        @staticmethod
-        def from_batches(batches):
-            decoded.extend(batch.num_rows for batch in batches)
-            return of_batches(batches)
-
-    monkeypatch.setattr(pa, "Table", Table)
-    chosen = CorpusSettings(src="de", tgt="en", train=str(path))
-    assert sum(len(src) for src, _ in open_split("train", chosen, cache_dir=tmp_path / "c")) == 300
-    assert max(decoded) in (9, 10)
-
-
-def test_a_column_that_is_packed_as_no_text_is_refused(tmp_path, monkeypatch):
-    path = tmp_path / "x.parquet"
-    pq.write_table(pa.table({"de": ["x" * 1_000_000] * 3, "en": ["y"] * 3, "more": ["z" * 5_000_000] * 3}), path)
-    chosen = CorpusSettings(src="de", tgt="en", train=str(path))
-    monkeypatch.setattr(readers, "_LARGEST_PACKED", 2_000_000)
-    assert next(open_split("train", chosen, cache_dir=tmp_path / "c"))[0]
-    monkeypatch.setattr(readers, "_LARGEST_PACKED", 900_000)
-    monkeypatch.setattr(readers, "_MOST_PACKED", 5)
-    with pytest.raises(ValueError, match=r"x\.parquet: its column 'de' unpacks [\d,]+ bytes to 1,000,0\d\d"):
-        next(open_split("train", chosen, cache_dir=tmp_path / "c"))
-
-
 def test_a_part_of_a_table_without_rows_is_no_error_of_its_own(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.csv").write_text("de,en\n")

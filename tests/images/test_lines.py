@@ -325,8 +325,6 @@ def test_a_tokenizer_of_images(tokenizer):
     assert again.encode_src(given) == tokenizer.encode_src(given)
     other = Tokenizer.from_state({**state, "patches": {**state["patches"], "bits": 7}})
     assert other.fingerprint != tokenizer.fingerprint
-    with pytest.raises(ValueError, match="images take no tags"):
-        tokenizer.tag_ids(["<2en>"])
     with pytest.raises(ValueError, match="'patches' is missing or of the wrong type"):
         Tokenizer.from_state({**state, "patches": 7})
 

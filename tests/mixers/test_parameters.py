@@ -75,7 +75,7 @@ def test_rnnsearch_has_the_published_sizes():
     assert (encoder.self_mixer.ahead.hidden_dim, encoder.self_mixer.out_dim) == (1000, 2000)
     assert (decoder.cross_mixer.unit.hidden_dim, decoder.cross_mixer.memory_dim) == (1000, 2000)
     assert model.output.weight.shape == (30000, 500)
-    assert encoder.feed_forward is decoder.feed_forward is decoder.self_mixer is model.encoder.norm is None
+    assert encoder.transform.f is decoder.transform.f is decoder.self_mixer is model.encoder.norm is None
     assert not encoder.mix.residual
     assert model.decoder.embedding.positions is None
 

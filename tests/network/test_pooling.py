@@ -182,7 +182,7 @@ def test_a_pyramid_has_a_quarter_of_the_positions_and_twice_the_width():
     model = composed.tiny("mixer=lightconv", *STAGES, "model.encoder_pooling=4", "model.encoder_growth=2")
     encoder, width = model.encoder, composed.WIDTH
     assert [layer.self_mixer.dim for layer in encoder.layers] == [width, width, 2 * width, 2 * width, 4 * width]
-    assert [layer.feed_forward.up.out_features for layer in encoder.layers] == [24, 24, 48, 48, 96]
+    assert [layer.transform.f.up.out_features for layer in encoder.layers] == [24, 24, 48, 48, 96]
     src = torch.randint(4, composed.VOCAB, (2, 32))
     x, mask = encoder.embedding(src), torch.ones_like(src).bool()
     for number, layer in enumerate(encoder.layers):

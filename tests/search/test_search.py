@@ -76,7 +76,9 @@ def sample(
     seeds = torch.randint(1 << 62, (len(src),)).tolist() if seeds is None else seeds
     settings = settings or SearchSettings(beam_size=1)
     selection = Drawn(EOS, **drawn)
-    return search(model, src, mask, special=SPECIAL, settings=settings, seeds=seeds, selection=selection)
+    found = unpadded(src, mask.sum(1).tolist())
+    given = [source._replace(seed=seed) for source, seed in zip(found, seeds, strict=True)]
+    return stream(model, given, settings, rows=len(given), selection=selection)
 
 
 @torch.no_grad()
@@ -163,8 +165,9 @@ def test_search_is_the_textbooks(overrides):
         assert_same(found, twin)
 
 
-def unpadded(src: Tensor, lengths: list[int]) -> list[Source]:
-    return [Source(ids[:length]) for ids, length in zip(src.tolist(), lengths, strict=True)]
+def unpadded(src: Tensor, lengths: list[int], prefixes: list[list[int]] | None = None) -> list[Source]:
+    rows = zip(src.tolist(), lengths, prefixes or [()] * len(lengths), strict=True)
+    return [Source(ids[:length], prefix) for ids, length, prefix in rows]
 
 
 def stream(model: Any, given: list[Source], settings: SearchSettings, rows: int = 3, **how: Any) -> list[Any]:
@@ -210,12 +213,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("with_prefix", [False, True])
 def test_options_are_the_textbooks(options, with_prefix):
     model, lengths = sharp("mixer=transformer", "model.encoder_layers=1", "model.decoder_layers=1"), [5, 2, 6]
-    src, mask = sources(*lengths)
+    src, _ = sources(*lengths)
     given = {"beam_size": 4, "n_best": 4, "max_len_ratio": 1.0, "max_len_extra": 3, **options}
     suppress = given.pop("suppress", ())
     settings = SearchSettings(**given)
     prefixes = [[7, 4, 4], [], [9] * 11] if with_prefix else [[], [], []]
-    found = search(model, src, mask, settings=settings, special=SPECIAL, prefixes=prefixes, suppress=suppress)
+    found = stream(model, unpadded(src, lengths, prefixes), settings, suppress=suppress)
     for row, length in enumerate(lengths):
         assert_same(found[row], beam_search(model, src[row : row + 1, :length], settings, prefixes[row], suppress))
 

@@ -13,10 +13,10 @@ import torch
 from composed import EOS, VOCAB
 from hypothesis import example, given
 from hypothesis import strategies as st
-from test_search import SPECIAL, assert_same, sharp, sources
+from test_search import SPECIAL, assert_same, sharp, sources, stream, unpadded
 from textbook_search import beam_search
 
-from seq2seq.search import Constrained, Drawn, Source, search, search_stream
+from seq2seq.search import Constrained, Drawn, Source, search_stream
 from seq2seq.search.characters import STATES, Characters, follow, needed
 from seq2seq.settings.search import SearchSettings
 
@@ -107,11 +107,11 @@ def test_every_state_and_byte():
 @pytest.mark.parametrize(("options", "prefixes"), OPTIONS.values(), ids=OPTIONS.keys())
 def test_the_search_is_the_textbooks(options, prefixes):
     model, lengths = fond_of_bytes(), [5, 2, 4]
-    src, mask = sources(*lengths)
+    src, _ = sources(*lengths)
     given = {"beam_size": 4, "n_best": 4, "max_len_ratio": 1.0, "max_len_extra": 3, **options}
     suppress = given.pop("suppress", ())
     settings = SearchSettings(**given)
-    found = search(model, src, mask, settings=settings, special=SPELLING, prefixes=prefixes, suppress=suppress)
+    found = stream(model, unpadded(src, lengths, prefixes), settings, special=SPELLING, suppress=suppress)
     for row, length in enumerate(lengths):
         twin = beam_search(model, src[row : row + 1, :length], settings, prefixes[row], suppress, BYTE_OF)
         assert_same(found[row], twin)
@@ -121,19 +121,18 @@ def test_the_search_is_the_textbooks(options, prefixes):
 def test_everything_is_valid(mixer):
     """Translations are valid UTF-8, also in a stream of reused rows and for samples; without the rule most are not."""
     model, lengths = fond_of_bytes(f"mixer={mixer}"), [6, 5, 6, 3, 4, 2, 5, 1]
-    src, mask = sources(*lengths)
+    src, _ = sources(*lengths)
     settings = SearchSettings(beam_size=6, n_best=6, max_len_ratio=1.0, max_len_extra=4)
-    sources_ = [Source(ids[:length]) for ids, length in zip(src.tolist(), lengths, strict=True)]
-    how = {"settings": settings, "rows": 3, "device": torch.device("cpu")}
-    for number, found in itertools.chain.from_iterable(search_stream(model, sources_, special=SPELLING, **how)):
+    given = [source._replace(seed=seed) for seed, source in enumerate(unpadded(src, lengths))]
+    for found in stream(model, given, settings, special=SPELLING):
         texts = [text(one.ids) for one in found]
-        assert len(set(texts)) == len(texts) == 6, number
-    given = {"settings": settings, "seeds": list(range(len(lengths))), "selection": Drawn(EOS, top_k=9)}
-    drawn = search(model, src, mask, special=SPELLING, **given)
+        assert len(set(texts)) == len(texts) == 6
+    how = {"settings": settings, "selection": Drawn(EOS, top_k=9)}
+    drawn = stream(model, given, special=SPELLING, **how)
     assert any(set(one.ids) & set(BYTE_OF) for row in drawn for one in row)
     assert all(text(one.ids) is not None for row in drawn for one in row)
     damaged = 0
-    for row in search(model, src, mask, special=SPECIAL, **given):
+    for row in stream(model, given, special=SPECIAL, **how):
         for one in row:
             try:
                 text(one.ids)

@@ -64,13 +64,12 @@ def test_lists_are_the_textbooks(overrides):
 @pytest.mark.parametrize("with_prefix", [False, True])
 def test_options_are_the_textbooks(options, with_prefix):
     model, lengths = sharp(*ONE_LAYER), [5, 2, 6]
-    src, mask = sources(*lengths)
+    src, _ = sources(*lengths)
     given = {"beam_size": 4, "n_best": 4, "max_len_ratio": 1.0, "max_len_extra": 3, **options}
     suppress = given.pop("suppress", ())
     settings = SearchSettings(**given)
     prefixes = [[7, 4, 4], [], [9] * 11] if with_prefix else [[], [], []]
-    how = {"settings": settings, "special": SPECIAL, "prefixes": prefixes, "suppress": suppress}
-    found = search(model, src, mask, **how, shortlist=half)
+    found = stream(model, unpadded(src, lengths, prefixes), settings, suppress=suppress, shortlist=half)
     for row, length in enumerate(lengths):
         ids = src[row, :length].tolist()
         twin = twin_list(ids, prefixes[row])

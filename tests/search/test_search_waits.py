@@ -10,6 +10,7 @@ import torch
 pytest.importorskip("triton")
 
 from benchmarks import launches
+from seq2seq.search import Drawn
 from seq2seq.settings.compose import presets
 
 EXHAUSTIVE = {"test_every_preset_waits_once", "test_a_planted_wait_is_counted"}
@@ -23,7 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "byte pieces": {"byte_of": BYTES},
     "rules": {"no_repeat_ngram": 3, "min_len": 2, "byte_of": BYTES},
     "groups": {"beam_size": 6, "beam_groups": 2},
-    "samples": {"seeds": [1, 2, 3, 4], "byte_of": BYTES},
+    "samples": {"selection": Drawn(launches.EOS), "byte_of": BYTES},
 }
 
 

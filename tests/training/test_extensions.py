@@ -66,10 +66,6 @@ def target(name: str) -> str:
     [
         ("Plain", "callbacks.mine=Plain names no class: write {_target_: package.module.Class, argument: value}"),
         ({"patience": 3}, "names no class"),
-        ({"_target_": "Plain"}, "callbacks.mine._target_=Plain is not a class: write package.module.Class"),
-        ({"_target_": "../x.Plain"}, "is not a class"),
-        ({"_target_": 5}, "is not a class"),
-        ({"_target_": "no_such_package.Plain"}, "there is no package 'no_such_package'; install it, or start"),
     ],
 )
 def test_an_entry_without_a_class_is_refused_before_imports(node, message):
@@ -85,6 +81,10 @@ def test_an_entry_without_a_class_is_refused_before_imports(node, message):
     [
         ({"_target_": target("Nothing")}, "cannot be made: Error loading"),
         ({"_target_": "sys.no.Class"}, "cannot be made"),
+        ({"_target_": "Plain"}, "cannot be made"),
+        ({"_target_": "../x.Plain"}, "cannot be made"),
+        ({"_target_": 5}, "cannot be made"),
+        ({"_target_": "no_such_package.Plain"}, "No module named 'no_such_package'"),
         ({"_target_": target("NoCallback")}, "makes a NoCallback, not a Callback of Lightning (lightning.pytorch."),
         ({"_target_": "pytorch_lightning.callbacks.EarlyStopping", "monitor": "x"}, "but one of pytorch_lightning"),
         ({"_target_": target("Plain"), "patiance": 3}, f"callbacks.mine.patiance is not an argument of {HERE}.Plain"),

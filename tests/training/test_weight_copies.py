@@ -178,7 +178,7 @@ def test_no_cast_of_a_layers_weight_is_left(mixer):
 
 def test_a_frozen_weight_has_no_product_of_its_gradient():
     model = build("transformer", together=True)
-    model.encoder.layers[0].feed_forward.up.weight.requires_grad_(False)  # type: ignore[union-attr]
+    model.encoder.layers[0].transform.f.up.weight.requires_grad_(False)  # type: ignore[union-attr]
     (fewer,), (all_of_them,) = counted(model, (0,)), counted(build("transformer", together=True), (0,))
     assert fewer.counts["mm"] == all_of_them.counts["mm"] - 1
 
@@ -223,7 +223,7 @@ def test_only_training_under_autocast_casts():
 def test_a_weight_that_a_hook_computes_is_left_to_it():
     def loss(*, together: bool) -> Tensor:
         model = build("transformer", together=False)
-        layer: Any = model.encoder.layers[0].feed_forward
+        layer: Any = model.encoder.layers[0].transform.f
         # The older form, which computes the weight before each call
         with pytest.warns(FutureWarning):
             torch.nn.utils.weight_norm(layer.up)
