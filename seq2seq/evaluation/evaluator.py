@@ -51,9 +51,9 @@ class Evaluation(NamedTuple):
         return scores | {"perplexity": self.perplexity}
 
     def report(self) -> dict[str, Any]:
-        """Return the scores by name and sacreBLEU's signatures, for results.json."""
+        """Return the scores by name, the number of sentences and sacreBLEU's signatures, for results.json."""
         signatures = [self.bleu.signature, self.chrf.signature, *(score.signature for _, score in self.directions)]
-        return self.numbers() | {"signatures": signatures}
+        return self.numbers() | {"sentences": len(self.references), "signatures": signatures}
 
 
 class Partial(NamedTuple):

@@ -131,17 +131,16 @@ def test_the_card_has_scores_with_signatures_and_leaves_the_license_open(ckpt):
     meta = checkpoint.read_description(ckpt)
     results = {
         "command": "python -m seq2seq.train mixer=transformer",
-        "test": {"bleu": 26.41, "chrf": 50.0, "signatures": ["nrefs:1|tok:13a", "nrefs:1|nc:6"]},
+        "test": {"bleu": 26.41, "chrf": 50.0, "sentences": 1000, "signatures": ["nrefs:1|tok:13a", "nrefs:1|nc:6"]},
     }
-    settings = {"optim": {"lr": 0.0007}, "trainer": {"val_sentences": 100}, "data": {"train": "/somebody/private"}}
+    settings = {"optim": {"lr": 0.0007}, "data": {"train": "/somebody/private"}}
     card = model_card(meta, Origin(results, settings), parameters=12345, marian=True)
     header, _, text = card.removeprefix("---\n").partition("---\n")
     assert 'language: ["de", "en"]' in header
     assert "\nlicense:" not in header
     # A bar that is no border is escaped, within code as well (GitHub Flavored Markdown)
-    assert r"| test | bleu | 26.41 | `nrefs:1\|tok:13a` |" in text
-    assert r"| test | chrf | 50.00 | `nrefs:1\|nc:6` |" in text
-    assert "of 100 sentences of it (`trainer.val_sentences`)" in text
+    assert r"| test | bleu | 26.41 | 1000 | `nrefs:1\|tok:13a` |" in text
+    assert r"| test | chrf | 50.00 | 1000 | `nrefs:1\|nc:6` |" in text
     assert "mixer=transformer" in text
     assert '"lr": 0.0007' in text
     assert "private" not in text
@@ -152,7 +151,6 @@ def test_the_card_has_scores_with_signatures_and_leaves_the_license_open(ckpt):
     hybrid = {**meta, "model": {**meta["model"], "mixer": {**slots, "encoder": deep, "decoder": None}}}
     text = model_card(hybrid, Origin({}, {}), parameters=1, marian=False)
     assert "Conv and Attention (encoder), none (decoder), CrossAttention (cross)" in text
-    assert "val_sentences" not in model_card(meta, Origin(results, {}), parameters=1, marian=False)
     assert "None are known" in model_card(meta, Origin({}, {}), parameters=1, marian=False)
 
 

@@ -136,6 +136,7 @@ def test_directions_are_scored_separately(translator):
     # 13a would take a Chinese sentence for one word
     assert result.bleu == scorers.bleu(hypotheses, references, tokenize="char")
     assert len(result.report()["signatures"]) == 4
+    assert result.report()["sentences"] == 16
 
 
 def test_a_limit_is_spread_over_the_file(translator):

@@ -86,7 +86,7 @@ def model_card(meta: Mapping[str, Any], origin: Origin, *, parameters: int, mari
 
 
 def _scores(origin: Origin) -> str:
-    """Return the table of validation and test scores with sacreBLEU's signatures."""
+    """Return the table of validation and test scores with their sentences and sacreBLEU's signatures."""
     rows = []
     for split in ("valid", "test"):
         values = origin.results.get(split)
@@ -96,15 +96,15 @@ def _scores(origin: Origin) -> str:
         signatures = [*(values.get("signatures") or []), "", ""]
         for metric, signature in zip(("bleu", "chrf"), signatures, strict=False):
             if isinstance(values.get(metric), int | float):
-                rows.append([split, metric, f"{values[metric]:.2f}", f"`{signature}`"])
+                # Earlier versions did not record the number
+                count = values.get("sentences", "")
+                rows.append([split, metric, f"{values[metric]:.2f}", str(count), f"`{signature}`"])
     if not rows:
         return (
             "## Scores\n\nNone are known of this checkpoint: a run's folder has the scores of its best.safetensors.\n"
         )
-    most = origin.settings.get("trainer", {}).get("val_sentences")
-    note = [f"Scores of `valid` are of {most:,} sentences of it (`trainer.val_sentences`).\n"] if most else []
-    table = markdown_table(["split", "metric", "score", "signature"], rows, right=["score"])
-    return "\n".join(["## Scores\n", table, "", *note])
+    header = ["split", "metric", "score", "sentences", "signature"]
+    return "\n".join(["## Scores\n", markdown_table(header, rows, right=["score", "sentences"]), ""])
 
 
 def _recipe(meta: Mapping[str, Any], origin: Origin) -> str:
