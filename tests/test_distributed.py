@@ -311,6 +311,20 @@ def test_a_job_is_queued_again_once_and_only_after_its_warning(tmp_path, monkeyp
     assert "no scontrol" in caplog.text
 
 
+@pytest.mark.parametrize(("rank", "status"), [("0", 128 + signal.SIGUSR1), ("1", 0)])
+def test_a_second_signal_does_not_stop_a_requeue(tmp_path, monkeypatch, caplog, rank, status):
+    """A launcher would kill rank 0 before it has requeued the job if another rank failed."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_PROCID", rank)
+    with pytest.raises(SystemExit) as stop, process_for(make_plan(toycorpus.settings(tmp_path, tmp_path), mixer="x")):
+        raise TrainingInterrupt(signal.SIGUSR1)
+    assert stop.value.code == status
+    assert "SIGTERM" not in caplog.text
+    assert ("job 17 is queued again" in caplog.text) == (rank == "0")
+
+
 def test_runs_with_equal_updates_have_one_name():
     def settings(**trainer: int) -> dict[str, Any]:
         return {"trainer": {"accumulate": 1, "devices": 1, "nodes": 1, **trainer}}
