@@ -1103,11 +1103,8 @@ def test_a_budget_keeps_its_state_on_resume():
     first.clock.load(70.0)
     first.bad_validations = 2
     first.validation_seconds = 9.0
-    first.agreed_share = 0.5
     second.load_state_dict(first.state_dict())
     assert second.state_dict() == first.state_dict()
-    trainer: Any = SimpleNamespace(global_step=10, world_size=2)
-    assert second.schedule_share(trainer) == 0.5
 
 
 def test_a_model_with_learned_positions_is_decoded_within_them(corpus, tmp_path):
