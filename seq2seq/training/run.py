@@ -230,9 +230,10 @@ class TrainingRun:
         """Choose the number of threads of a run on a CPU; None leaves it to torch."""
         if self.accelerator != "cpu":
             return None
-        count = known_threads(self.plan.trainer.threads, self.resumed.threads if self.resumed else None)
+        settings = self.plan.trainer
+        count = known_threads(settings.threads, self.resumed.threads if self.resumed else None, settings.devices)
         # Not measured: several processes share the cores, and compiling takes longer than a wrong choice costs.
-        if count is not None or self.plan.trainer.processes > 1 or self.compile:
+        if count is not None or settings.processes > 1 or self.compile:
             return count
         self._trial_shape = typical_shape(self.prepared)
         return measure_threads(lambda: self._rehearsal(torch.device("cpu")), self._trial_shape)

@@ -480,6 +480,9 @@ def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
     assert {path: path.read_bytes() for path in first.folder.path.rglob("*") if path.is_file()} == before
     settings, corpus_id = first.plan.config, first.prepared.fingerprint
     resumed = Resumed.open(first.folder.last, settings, first.folder)
+    two = settings | {"trainer": settings["trainer"] | {"devices": 2}, "force": True}
+    assert resumed.threads
+    assert Resumed.open(first.folder.last, two, first.folder).threads is None
     with pytest.raises(ValueError, match=r"tokenizer has changed .* resume=null run=<name>$"):
         resumed.require_same_text(corpus_id, {}, force=True)
     # Other sampling leaves the pieces as they are
