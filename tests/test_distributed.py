@@ -25,6 +25,7 @@ from seq2seq.runs.folder import config_hash
 from seq2seq.runs.training_state import read_state
 from seq2seq.system import ranks
 from seq2seq.system.ranks import Agreement
+from seq2seq.training import make_trainer
 from seq2seq.training.callbacks.signals import TrainingInterrupt
 from seq2seq.training.lightning_parts import checkpoint_io
 from seq2seq.training.lightning_parts.task import rescale
@@ -323,6 +324,13 @@ def test_a_second_signal_does_not_stop_a_requeue(tmp_path, monkeypatch, caplog, 
     assert stop.value.code == status
     assert "SIGTERM" not in caplog.text
     assert ("job 17 is queued again" in caplog.text) == (rank == "0")
+
+
+def test_ranks_that_wait_for_the_first_one_are_killed():
+    waiting = subprocess.Popen(["sleep", str(PATIENCE)])
+    launcher: Any = SimpleNamespace(procs=[waiting])
+    make_trainer._end_ranks(launcher, seconds=0.0)
+    assert waiting.wait(PATIENCE) == -signal.SIGKILL
 
 
 def test_runs_with_equal_updates_have_one_name():
