@@ -74,6 +74,8 @@ class Run:
                 run = TrainingRun(plan)
                 run.execute()
         except SystemExit as stop:
+            if not stop.code:
+                raise  # a rank other than the first
             raise KeyboardInterrupt(f"stopped (exit status {stop.code}); resume=auto continues the run") from None
         return cls(run.folder.path)
 

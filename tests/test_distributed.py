@@ -25,6 +25,7 @@ from seq2seq.runs.folder import config_hash
 from seq2seq.runs.training_state import read_state
 from seq2seq.system import ranks
 from seq2seq.system.ranks import Agreement
+from seq2seq.training import make_trainer
 from seq2seq.training.callbacks.signals import TrainingInterrupt
 from seq2seq.training.lightning_parts import checkpoint_io
 from seq2seq.training.lightning_parts.task import rescale
@@ -309,6 +310,27 @@ def test_a_job_is_queued_again_once_and_only_after_its_warning(tmp_path, monkeyp
         raise TrainingInterrupt(signal.SIGUSR1)
     assert stop.value.code == 128 + signal.SIGUSR1
     assert "no scontrol" in caplog.text
+
+
+@pytest.mark.parametrize(("rank", "status"), [("0", 128 + signal.SIGUSR1), ("1", 0)])
+def test_a_second_signal_does_not_stop_a_requeue(tmp_path, monkeypatch, caplog, rank, status):
+    """A launcher would kill rank 0 before it has requeued the job if another rank failed."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_PROCID", rank)
+    with pytest.raises(SystemExit) as stop, process_for(make_plan(toycorpus.settings(tmp_path, tmp_path), mixer="x")):
+        raise TrainingInterrupt(signal.SIGUSR1)
+    assert stop.value.code == status
+    assert "SIGTERM" not in caplog.text
+    assert ("job 17 is queued again" in caplog.text) == (rank == "0")
+
+
+def test_ranks_that_wait_for_the_first_one_are_killed():
+    waiting = subprocess.Popen(["sleep", str(PATIENCE)])
+    launcher: Any = SimpleNamespace(procs=[waiting])
+    make_trainer._end_ranks(launcher, seconds=0.0)
+    assert waiting.wait(PATIENCE) == -signal.SIGKILL
 
 
 def test_runs_with_equal_updates_have_one_name():

@@ -22,7 +22,7 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
 from seq2seq.sweeps.hydra_callback import JobError
-from seq2seq.sweeps.job_records import OVER, Job, Process, common_overrides, slurm_state
+from seq2seq.sweeps.job_records import OVER, SUBMITTED, Job, Process, common_overrides, slurm_state
 from seq2seq.sweeps.sweep_watch import describe
 from seq2seq.system.packages import missing_package
 from seq2seq.training.command import INTERRUPTED, wants_traceback
@@ -52,8 +52,6 @@ with contextlib.suppress(ImportError):
 
 # Seconds between two checks of the jobs' result files.
 POLL_SECONDS = 1.0
-# Seconds that the result of an ended job may take to appear on a shared file system.
-GRACE_SECONDS = 10.0
 
 
 def _record_jobs(config: DictConfig, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[Job]:
@@ -64,6 +62,8 @@ def _record_jobs(config: DictConfig, job_overrides: Sequence[Sequence[str]], ini
         for number, overrides in enumerate(job_overrides, initial_job_idx)
     ]
     for record in records:
+        # Of an earlier sweep in the same folder
+        (record.folder / SUBMITTED).unlink(missing_ok=True)
         record.write()
     return records
 
@@ -83,6 +83,7 @@ class _ReportingLauncher(_Base):
 
     _EXECUTOR: str  # submitit's name of the cluster
     _OWN: tuple[str, ...] = ()  # settings that are not the executor's
+    _GRACE = 10.0  # seconds that the result of an ended job may take to appear
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run one job for each list of settings, on SLURM as one array.
@@ -180,8 +181,10 @@ class _ReportingLauncher(_Base):
                 if result is None and (reason := self._gone(job)):
                     # The result may arrive late
                     since = ended.setdefault(index, time.monotonic())
-                    if time.monotonic() - since > GRACE_SECONDS:
+                    if time.monotonic() - since > self._GRACE:
                         result = _failure(record, reason)
+                else:
+                    ended.pop(index, None)
                 if result is not None:
                     returns[index] = result
                     _say(describe(_conclude(record, result, job), common))
@@ -293,6 +296,7 @@ class SlurmLauncher(_ReportingLauncher):
     """Launcher of a SLURM job array, with a process for each device."""
 
     _EXECUTOR = "slurm"
+    _GRACE = 60.0  # NFS may remember for so long that a file is missing
 
     def _process(self, job: Any) -> Process:
         return Process(slurm=job.job_id)
@@ -309,6 +313,9 @@ class SlurmLauncher(_ReportingLauncher):
 
 def _outcome(record: Job, job: Any) -> JobReturn | None:
     """Return a failure once one of a job's processes has failed, a result once all have one, else None."""
+    # A change of the folder makes NFS look for new files
+    with contextlib.suppress(OSError):
+        job.paths.folder.chmod(job.paths.folder.stat().st_mode)
     # A task is one process of the job, on SLURM one for each device
     tasks = [job.task(index) for index in range(job.num_tasks)]
     results = [_result(record, task) for task in tasks if task.paths.result_pickle.exists()]

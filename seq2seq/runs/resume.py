@@ -115,7 +115,7 @@ class Resumed(NamedTuple):
         corpus: Fingerprint of the text it was trained on.
         tokenizer: State of its tokenizer.
         max_tokens: Size of a micro-batch that data.max_tokens=auto chose.
-        threads: Threads of a run on a CPU.
+        threads: Threads of a run on a CPU, if it continues in as many processes.
         continued: Changes of settings that altered the course of training, the last one included: {"update",
             "changes"}.
     """
@@ -141,7 +141,7 @@ class Resumed(NamedTuple):
             ValueError: The file is not the state of a training, the run in `folder` has continued since, or settings
                 besides HARMLESS, BUDGETS and ROUNDING have changed and `force` is not set.
         """
-        payload = read_state(path)
+        payload = read_state(path, mmap=True)
         origin = payload[ORIGIN]
         # Fill in all defaults on both sides, because the state of an earlier version lacks newer settings
         before, now = present_settings(origin["settings"]), present_settings(config)
@@ -171,13 +171,14 @@ class Resumed(NamedTuple):
                 "continue that with resume=auto, or copy the folder, with this file as its last.ckpt, and resume the "
                 "copy"
             )
+        trainer = config["trainer"]
         return cls(
             path=path,
             step=step,
             corpus=origin["corpus"],
             tokenizer=payload[KEY]["tokenizer"],
             max_tokens=origin["max_tokens"],
-            threads=origin["threads"],
+            threads=origin["threads"] if payload["processes"] == trainer["devices"] * trainer["nodes"] else None,
             continued=[*(origin["continued"] or ()), *([{"update": step, "changes": changed}] if changed else ())],
         )
 

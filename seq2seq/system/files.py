@@ -13,6 +13,7 @@ import math
 import os
 import secrets
 import shutil
+import socket
 import stat
 import tempfile
 import time
@@ -259,7 +260,7 @@ def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
         replace: Replace `target` if it exists. If False, a folder that another process has made there meanwhile stays.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", suffix=PARTIAL, dir=target.parent))
+    building = Path(tempfile.mkdtemp(prefix=f".{_named_by_host(target)}-", suffix=PARTIAL, dir=target.parent))
     old = building.with_suffix(f".old{PARTIAL}")
     try:
         with _named_errors(target.parent, building):
@@ -309,7 +310,7 @@ def build_once(
             exclusive = stack.enter_context(_locked(path, timeout=math.inf))
         # Without a lock, another process may be building at this moment
         if exclusive:
-            _remove_leftovers(target.parent, target.name)
+            _remove_leftovers(target.parent, _named_by_host(target))
         # Another process may have built it meanwhile
         if is_whole(target):
             return target
@@ -334,12 +335,17 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _remove_leftovers(parent: Path, target: str | None = None) -> None:
-    """Delete folders that killed processes left: old folders, and all folders of `target`, whose lock we hold."""
+def _named_by_host(target: Path) -> str:
+    """Return how names of temporary folders of `target` begin: some file systems keep locks on each host alone."""
+    return f"{target.name}-{socket.gethostname()}"
+
+
+def _remove_leftovers(parent: Path, locked: str | None = None) -> None:
+    """Delete folders that killed processes left: old folders, and all whose names begin with `locked`."""
     for folder in parent.glob(f".*-*{PARTIAL}"):
         # Another process may delete it at the same time
         with contextlib.suppress(OSError):
-            own = folder.name[1:].rpartition("-")[0] == target
+            own = folder.name[1:].rpartition("-")[0] == locked
             if own or time.time() - folder.stat().st_mtime > ABANDONED_SECONDS:
                 log.info("removing %s, which a killed process left", folder)
                 shutil.rmtree(folder)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import dataclasses
 import functools
+import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
@@ -147,4 +152,19 @@ def make_trainer(run: TrainingRun, callbacks: list[L.Callback], loggers: list[An
     )
     # With several ranks the host would wait for the device before each micro-batch; `Signals` handles SIGTERM
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
+    if isinstance(trainer.strategy.launcher, _SubprocessScriptLauncher):
+        atexit.register(_end_ranks, trainer.strategy.launcher)
     return trainer
+
+
+def _end_ranks(launcher: _SubprocessScriptLauncher, seconds: float = 30.0) -> None:
+    """Kill the ranks that this process started, if they do not end within `seconds`.
+
+    If this process fails alone, for example on a full disk, they wait for it on their GPUs until the collective
+    operation times out.
+    """
+    deadline = time.monotonic() + seconds
+    for process in launcher.procs:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        process.kill()

@@ -82,8 +82,7 @@ def process_for(plan: RunPlan) -> Iterator[None]:
         try:
             yield
         except TrainingInterrupt as stop:
-            log.info("stopped (%s) while the settings were checked; nothing was written", stop)
-            _leave(stop)
+            _leave(stop, "the settings were being checked, and nothing was written")
 
 
 class TrainingRun:
@@ -147,7 +146,7 @@ class TrainingRun:
         """Prepare, train, test and report, alone in the run's folder; return the best validation BLEU."""
         first = ranks.is_first_process()
         try:
-            with interruptible(), self.folder.reserved() if first else contextlib.nullcontext():
+            with self.folder.reserved() if first else contextlib.nullcontext():
                 if first and self.folder.version() != self._found:
                     raise ValueError(f"another run in {self.folder.path} has just ended: give the same command again")
                 if first and self.plan.job:
@@ -160,13 +159,8 @@ class TrainingRun:
                     return self._train()
         except TrainingInterrupt as stop:
             translate = translate_command(self.folder.path, trust=self.plan.trust)
-            log.info(
-                "stopped (%s); %s%s",
-                stop,
-                _how_to_continue(self.folder, trained=self.trained),
-                f"\n  translate: {translate}" if self.folder.best.exists() else "",
-            )
-            _leave(stop)
+            usable = f"\n  translate: {translate}" if self.folder.best.exists() else ""
+            _leave(stop, f"{_how_to_continue(self.folder, trained=self.trained)}{usable}")
         except (OSError, RuntimeError, MemoryError, FloatingPointError, TrainingFault) as error:
             fault = self._fault(error)
             if fault is error:
@@ -205,7 +199,7 @@ class TrainingRun:
         # The run is done, so its SLURM job is not queued again, but a sweep ends.
         if state.signum:
             log.info("stopped (%s) when the test was scored", signal.Signals(state.signum).name)
-            sys.exit(128 + state.signum)
+            _exit(state.signum)
         return state.best.bleu
 
     def prepared_data(self) -> TranslationDataModule:
@@ -236,9 +230,10 @@ class TrainingRun:
         """Choose the number of threads of a run on a CPU; None leaves it to torch."""
         if self.accelerator != "cpu":
             return None
-        count = known_threads(self.plan.trainer.threads, self.resumed.threads if self.resumed else None)
+        settings = self.plan.trainer
+        count = known_threads(settings.threads, self.resumed.threads if self.resumed else None, settings.devices)
         # Not measured: several processes share the cores, and compiling takes longer than a wrong choice costs.
-        if count is not None or self.plan.trainer.processes > 1 or self.compile:
+        if count is not None or settings.processes > 1 or self.compile:
             return count
         self._trial_shape = typical_shape(self.prepared)
         return measure_threads(lambda: self._rehearsal(torch.device("cpu")), self._trial_shape)
@@ -349,14 +344,29 @@ def _how_to_continue(folder: RunFolder, *, trained: bool) -> str:
     return f"{folder.last} is whole: continue with resume=auto (force=true if settings changed)"
 
 
-def _leave(stop: TrainingInterrupt) -> NoReturn:
-    """Have SLURM run the job again if it announced the end, and exit by the shell's convention for signals."""
-    try:
-        if job := ranks.requeue(stop.signum):
-            log.info("job %s is queued again", job)
-    except RuntimeError as error:
-        log.error("%s", error)
-    sys.exit(128 + stop.signum)
+def _leave(stop: TrainingInterrupt, rest: str) -> NoReturn:
+    """Have SLURM run the job again if it announced the end, and exit.
+
+    Args:
+        rest: The rest of the message that the run has stopped.
+    """
+    # SLURM signals a job that it requeues
+    with interruptible(signal.SIG_IGN):
+        log.info("stopped (%s); %s", stop, rest)
+        try:
+            if job := ranks.requeue(stop.signum):
+                log.info("job %s is queued again", job)
+        except RuntimeError as error:
+            log.error("%s", error)
+        _exit(stop.signum)
+
+
+def _exit(signum: int) -> NoReturn:
+    """Exit by the shell's convention for signals; the other ranks exit with 0.
+
+    Launchers kill all ranks as soon as one fails, and rank 0 may still have to requeue the job or upload results.
+    """
+    sys.exit(128 + signum if ranks.is_first_process() else 0)
 
 
 def _quiet_libraries() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
+from lightning.fabric.utilities.distributed import _suggested_max_num_threads
 
 from seq2seq.data.batching import padded_width
 from seq2seq.data.preparation import PreparedData
@@ -32,19 +33,23 @@ _VARIABLE = "OMP_NUM_THREADS"
 _STREAMED_LENGTH = 24
 
 
-def known_threads(setting: int | None, recorded: int | None) -> int | None:
+def known_threads(setting: int | None, recorded: int | None, devices: int = 1) -> int | None:
     """Return the number of threads if it need not be measured, else None.
 
     Args:
         setting: `trainer.threads`, which comes first; the variable OMP_NUM_THREADS comes second.
-        recorded: The number of threads that a resumed run began with; another number would round sums differently.
+        recorded: The number of threads that a resumed run began with; another number would round sums differently. It
+            is not used if this machine has fewer cores.
+        devices: Processes that share the cores of this machine.
     """
     if setting is not None:
         return setting
     # torch read the variable when it was imported.
     if os.environ.get(_VARIABLE):
         return torch.get_num_threads()
-    return recorded or (1 if torch.get_num_threads() == 1 else None)
+    if recorded and recorded <= _suggested_max_num_threads(devices):
+        return recorded
+    return 1 if torch.get_num_threads() == 1 else None
 
 
 def measure_threads(rehearse: Callable[[], Rehearsal], shape: tuple[int, int, int]) -> int:

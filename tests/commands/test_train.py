@@ -480,6 +480,9 @@ def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
     assert {path: path.read_bytes() for path in first.folder.path.rglob("*") if path.is_file()} == before
     settings, corpus_id = first.plan.config, first.prepared.fingerprint
     resumed = Resumed.open(first.folder.last, settings, first.folder)
+    two = settings | {"trainer": settings["trainer"] | {"devices": 2}, "force": True}
+    assert resumed.threads
+    assert Resumed.open(first.folder.last, two, first.folder).threads is None
     with pytest.raises(ValueError, match=r"tokenizer has changed .* resume=null run=<name>$"):
         resumed.require_same_text(corpus_id, {}, force=True)
     # Other sampling leaves the pieces as they are
@@ -1103,11 +1106,8 @@ def test_a_budget_keeps_its_state_on_resume():
     first.clock.load(70.0)
     first.bad_validations = 2
     first.validation_seconds = 9.0
-    first.agreed_share = 0.5
     second.load_state_dict(first.state_dict())
     assert second.state_dict() == first.state_dict()
-    trainer: Any = SimpleNamespace(global_step=10, world_size=2)
-    assert second.schedule_share(trainer) == 0.5
 
 
 def test_a_model_with_learned_positions_is_decoded_within_them(corpus, tmp_path):

@@ -427,6 +427,38 @@ def test_an_interrupted_sweep_knows_the_jobs_that_waited(tmp_path, monkeypatch, 
     assert capsys.readouterr().out.startswith("1 of 2 jobs failed; compare the others with: ")
 
 
+def test_a_repeated_sweep_forgets_the_processes_of_its_jobs(tmp_path):
+    earlier = Job(tmp_path / "0", ("seed=1",), "waiting")
+    earlier.write()
+    earlier.submitted(Process("here", 12))
+    launchers._record_jobs(OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}}), [["seed=1"]], 0)
+    assert read_jobs(tmp_path) == [earlier]
+
+
+def test_a_result_may_appear_late(tmp_path, monkeypatch):
+    """NFS shows a result 50 s after the job's end, to a reader that changes its folder; an earlier doubt is over."""
+    now = [0.0]
+    shown: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        now[0] += 10
+
+    paths = SimpleNamespace(
+        folder=SimpleNamespace(stat=tmp_path.stat, chmod=lambda mode: shown.append(now[0])),
+        result_pickle=SimpleNamespace(exists=lambda: shown[-1] >= 150),
+    )
+    returned = JobReturn(status=JobStatus.COMPLETED)
+    job = SimpleNamespace(paths=paths, num_tasks=1, exception=lambda: None, result=lambda: returned)
+    job.task = lambda number: job
+    launcher = launchers.SlurmLauncher(submitit_folder="")
+    monkeypatch.setattr(launcher, "_executor", lambda: None)
+    monkeypatch.setattr(launcher, "_gone", lambda job: "" if 0 < now[0] < 100 else "it has left the queue")
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep, strftime=time.strftime)
+    monkeypatch.setattr(launchers, "time", clock)
+    assert launcher._run([Job(tmp_path / "0", (), "running")], [()], [job]) == [returned]
+    assert now[0] == 150
+
+
 @pytest.mark.slow
 def test_local_processes_run_side_by_side(corpus, tmp_path):
     pytest.importorskip("submitit")

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -161,6 +162,15 @@ def test_folders_of_killed_processes_go_after_a_week(tmp_path):
     with scratch_folder(tmp_path) as folder:
         assert names(tmp_path) == {".new-1-abcd.partial", folder.name}
     assert not folder.exists()
+
+
+def test_a_building_folder_of_another_host_stays(tmp_path):
+    """Each host may have the lock, on a file system that does not share locks."""
+    own, other = (tmp_path / f".toy-1-{host}-abcd.partial" for host in (socket.gethostname(), "elsewhere"))
+    own.mkdir()
+    other.mkdir()
+    build_once(tmp_path / "toy-1", "the toy", lambda folder: None)
+    assert names(tmp_path) == {"toy-1", other.name}
 
 
 def test_temporary_files_of_killed_processes_go_with_the_next_write(tmp_path):

@@ -54,6 +54,9 @@ def test_what_decides_the_number_of_threads(monkeypatch, two_threads):
     assert threads.known_threads(None, 1) == 2
     assert threads.known_threads(1, None) == 1
     monkeypatch.delenv("OMP_NUM_THREADS")
+    # On eight cores
+    monkeypatch.setattr(threads, "_suggested_max_num_threads", lambda processes: 8 // processes)
+    assert [threads.known_threads(None, 8, processes) for processes in (1, 2)] == [8, None]
     torch.set_num_threads(1)
     assert threads.known_threads(None, 4) == 4
     assert threads.known_threads(None, None) == 1

@@ -19,7 +19,7 @@ BOUNDS = ("max_time", "patience", "max_epochs", "max_steps")
 # Named if a user's callback stopped the run before it reached any bound.
 CALLBACKS = "callbacks"
 # Attributes of a budget that a resumed run continues from, besides the clock.
-_KEPT = ("start_seconds", "bad_validations", "validation_seconds", "validations_spent", "agreed_share")
+_KEPT = ("start_seconds", "bad_validations", "validation_seconds", "validations_spent")
 
 
 class Stopwatch:

@@ -59,6 +59,8 @@ class SaveLast(L.Callback):
             payload = trainer.strategy.checkpoint_io.load_checkpoint(trainer.ckpt_path)
             payload["callbacks"] |= {key: state for key, state in states.items() if state}
             save_state(self.path, payload)
+        # As Lightning does after its own save
+        trainer.strategy.barrier()
 
     def on_train_start(self, *_: Any) -> None:
         """Count the time to the next save from here."""

@@ -28,7 +28,7 @@ def _interrupt(signum: int, frame: Any) -> NoReturn:
 
 
 @contextlib.contextmanager
-def interruptible(handler: Callable[[int, Any], Any] = _interrupt) -> Iterator[None]:
+def interruptible(handler: Callable[[int, Any], Any] | signal.Handlers = _interrupt) -> Iterator[None]:
     """Handle SIGNALS in this block, by raising TrainingInterrupt: Lightning exits with 1 on a KeyboardInterrupt."""
     # Python sets handlers in the main thread alone.
     if threading.current_thread() is not threading.main_thread():
