@@ -11,6 +11,7 @@ import pytest
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.settings.data import TOKENIZE
 from seq2seq.settings.trainer import TrainerSettings
+from seq2seq.training import checks
 from seq2seq.training.checks import look_at_references, look_at_updates, score_tokenizer
 
 CHINESE = ["一个女人的头上有一个装满水的篮子。", "那个人正在演奏乐器。"]
@@ -69,3 +70,11 @@ def test_each_direction_is_looked_at_by_itself(caplog):
         wrong = parts[0], parts[1]._replace(tokenize="13a")
         look_at_references(references(["ein Hund", "eine Katze", *CHINESE], *wrong), "13a")
     assert ["en-zh" in message for message in caplog.messages] == [True]
+
+
+def test_a_convention_has_the_rules_of_one_target_language(monkeypatch):
+    several = SimpleNamespace(target_languages=["de", "zh"], stream=None)
+    monkeypatch.setattr(checks, "make_data_plan", lambda *_: several)
+    plan: Any = SimpleNamespace(data=SimpleNamespace(convention="tokenized"), trainer=TrainerSettings(max_steps=1))
+    with pytest.raises(ValueError, match=r"data\.convention=tokenized .*de, zh"):
+        checks.plan_data(plan, None)
