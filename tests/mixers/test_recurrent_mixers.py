@@ -46,15 +46,6 @@ def test_gru_both_ways_is_the_bigru():
     assert torch.equal(one(x, MASK), other(x, MASK))
 
 
-def test_published_gru_steps_as_it_reads():
-    """The published GRU has the reset of Cho et al. 2014, which torch's fused loop does not have."""
-    mixer, x = jiggle(GRU(dim=5, causal=True, reset="before").double()), wide(3, 7, 5)
-    expected, state = mixer(x, lengths_mask([7] * 3)), mixer.empty_state(3, 7, dtype=torch.float64)
-    for t in range(7):
-        y, state = mixer.step(x[:, t], state, torch.full((3,), t))
-        close(y, expected[:, t], 1e-12)
-
-
 def test_memory_unit_is_its_own_loop():
     unit, x = jiggle(MemoryUnit(input_dim=5, hidden_dim=4).double()), wide(3, 7, 5)
     close(unit(x), unit.loop(x), 1e-12)
