@@ -104,22 +104,6 @@ def test_gated_unit_is_torchs():
     close(unit.loop(x), theirs(x)[0])
 
 
-def test_bigru_is_torchs_on_packed_sequences():
-    mixer, theirs = (
-        jiggle(BiGRU(dim=5, causal=False, out_dim=8).double()),
-        nn.GRU(5, 4, batch_first=True, bidirectional=True).double(),
-    )
-    state = {}
-    for unit, suffix in ((mixer.ahead, ""), (mixer.back, "_reverse")):
-        state |= {f"weight_ih_l0{suffix}": unit.input.weight, f"bias_ih_l0{suffix}": unit.input.bias}
-        state |= {f"weight_hh_l0{suffix}": unit.recurrent.weight, f"bias_hh_l0{suffix}": unit.recurrent.bias}
-    theirs.load_state_dict(state)
-    x, mask = wide(4, 6, 5), lengths_mask(LENGTHS)
-    packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor(LENGTHS), batch_first=True, enforce_sorted=False)
-    found, _ = nn.utils.rnn.pad_packed_sequence(theirs(packed)[0], batch_first=True)
-    close(mixer(x, mask)[mask], found[mask])
-
-
 def paper_gru(x: np.ndarray, s: np.ndarray, w: np.ndarray, b: np.ndarray, u: np.ndarray) -> np.ndarray:
     """One update of Bahdanau et al. 2015, A.1.1: reset before the product; gates r, z, n."""
     wr, wz, wn = np.split(w @ x + b, 3)
