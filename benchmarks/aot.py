@@ -25,10 +25,8 @@ Strides of 2^31 or more and logits or weights of another type than x (float32 fo
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import itertools
-import json
 import multiprocessing
 import os
 import re
@@ -40,8 +38,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
 from typing import Any, NamedTuple
+
+from benchmarks import harness
 
 
 class ArchLimits(NamedTuple):
@@ -498,8 +497,7 @@ def _worst(column: str, found: list[Found]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile, print and write the results, and return the exit status, 1 if a limit is exceeded."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
+    parser = harness.parser_for("aot", __doc__)
     parser.add_argument("--arch", type=int, nargs="+", choices=LIMITS, default=[80, 90, 100], help="default 80 90 100")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--gate", action="store_true", help="what `make aot` compiles")
@@ -517,11 +515,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"\n{len(found)} configurations, {seconds:.0f} s, triton {triton.__version__}; {len(wrong)} over the limits")
     for name, reasons in wrong.items():
         print(f"OVER {name}: {'; '.join(reasons)}")
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        rows = [{"name": one.job.name, **_plain(one)} for one in found]
-        result = {"triton": triton.__version__, "seconds": round(seconds), "over": wrong, "rows": rows}
-        (options.out / "aot.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    rows = [{"name": one.job.name, **_plain(one)} for one in found]
+    result = {"triton": triton.__version__, "seconds": round(seconds), "over": wrong, "rows": rows}
+    harness.write(options.out, "aot", result)
     return 1 if wrong else 0
 
 
