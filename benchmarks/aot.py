@@ -1,14 +1,13 @@
 """Compile the Triton kernels ahead of time, without a GPU: registers, shared memory, spills, instructions.
 
-    python -m benchmarks.aot [--out DIR] [--arch 80 90 100] [--jobs N] [--gate | --quick] [--match REGEX]
+    python -m benchmarks.aot [--out DIR] [--arch 80 90 100] [--jobs N] [--gate] [--match REGEX]
 
 Prints a table, writes DIR/aot.json, and exits with 1 if a kernel does not compile or is over a limit (see LIMITS).
 Compiled are the launches of backend="auto": constants and launch settings are the kernels' own, requested for every K
-from 1 to 64, and compiled once where several K share them. --quick is bfloat16 with heads of 64 channels and bounded
-ends, as the mixers have it, on sm_90; --match keeps the configurations whose name matches, as the JSON file spells it.
---gate is what a change must pass, under each of two compilers (`make aot`), in a few minutes: on sm_90 bfloat16 with
-heads of 64 channels, with ends alone and with everything switched on, and everything for the least and the most
-demanding other types and heads; on other architectures only K = 3, 31 and 64 with everything on.
+from 1 to 64, and compiled once where several K share them. --match keeps the configurations whose name matches, as the
+JSON file spells it. --gate is what a change must pass, under each of two compilers (`make aot`), in a few minutes: on
+sm_90 bfloat16 with heads of 64 channels, with ends alone and with everything switched on, and everything for the least
+and the most demanding other types and heads; on other architectures only K = 3, 31 and 64 with everything on.
 
 Covered, for each architecture:
 - bfloat16 with heads of 64 channels: every combination of K, DropConnect (off, on), GLU (off, on), softmax of a
@@ -26,10 +25,8 @@ Strides of 2^31 or more and logits or weights of another type than x (float32 fo
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import itertools
-import json
 import multiprocessing
 import os
 import re
@@ -41,8 +38,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
 from typing import Any, NamedTuple
+
+from benchmarks import harness
 
 
 class ArchLimits(NamedTuple):
@@ -143,7 +141,7 @@ class Found(NamedTuple):
 # The list of compilations
 
 
-def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> list[Compilation]:
+def jobs(archs: Sequence[int], *, gate: bool = False) -> list[Compilation]:
     """List the compilations that the module's docstring names, the slowest first."""
     found: dict[Any, Compilation] = {}
     sizes = [(dtype, head_dim) for dtype, sizes in HEAD_DIMS.items() for head_dim in sizes]
@@ -153,17 +151,16 @@ def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> li
             # All K that share a kernel and its constants are one compilation
             key = (arch, job.op, dtype, job.form, job.bounds, job.constants)
             found[key] = found.setdefault(key, job)._replace(taps=(taps, found[key].taps[1]))
-    listed = [job for job in found.values() if _is_wanted(job, quick) and (not gate or _is_gated(job))]
+    listed = [job for job in found.values() if _is_wanted(job) and (not gate or _is_gated(job))]
     # One kernel draws DropConnect's words for all K
     for arch in archs:
         listed.append(
             Compilation(arch, "dropconnect", "keep_words_kernel", "keep_words", "i32", 1, (1, 64), "", "", "", ())
         )
         listed += _losses(arch)
-        listed += [job for job in _norms(arch) if not gate or arch == 90 or job.group.startswith("post, D 512")]
-        all_sizes = arch == 90 and not quick
-        attentions = [job for job in _attentions(arch) if all_sizes or (job.dtype, job.head_dim) == (DTYPE, HEAD_DIM)]
-        listed += attentions if gate or quick else _attentions(arch)
+        every = not gate or arch == 90
+        listed += [job for job in _norms(arch) if every or job.group.startswith("post, D 512")]
+        listed += [job for job in _attentions(arch) if every or (job.dtype, job.head_dim) == (DTYPE, HEAD_DIM)]
     return sorted(listed, key=_cost, reverse=True)
 
 
@@ -268,12 +265,10 @@ def _attentions(arch: int) -> Iterator[Compilation]:
                 yield Compilation(arch, *named, form, tuple(values.items()))
 
 
-def _is_wanted(job: Compilation, quick: bool) -> bool:
+def _is_wanted(job: Compilation) -> bool:
     """Return True for the main type and head size, and for the most demanding jobs of others and of odd forms."""
     main = job.dtype == DTYPE and job.head_dim == HEAD_DIM
     ends = job.bounds == "ends" or job.op == "conv_step"
-    if quick:
-        return main and not job.form and ends
     if main and not job.form:
         return True
     taps = any(job.taps[0] <= taps <= job.taps[1] for taps in OTHER_TAPS)
@@ -502,32 +497,27 @@ def _worst(column: str, found: list[Found]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile, print and write the results, and return the exit status, 1 if a limit is exceeded."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--arch", type=int, nargs="+", choices=LIMITS, help="default 80 90 100, with --quick 90")
+    parser = harness.parser_for("aot", __doc__)
+    parser.add_argument("--arch", type=int, nargs="+", choices=LIMITS, default=[80, 90, 100], help="default 80 90 100")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
-    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--gate", action="store_true", help="what `make aot` compiles")
     parser.add_argument("--match", default="")
     options = parser.parse_args(arguments)
-    archs = options.arch or ([90] if options.quick else [80, 90, 100])
     start = time.perf_counter()
-    listed = [job for job in jobs(archs, quick=options.quick, gate=options.gate) if re.search(options.match, job.name)]
+    listed = [job for job in jobs(options.arch, gate=options.gate) if re.search(options.match, job.name)]
     if not listed:
         parser.error(f"--match {options.match!r}: no configuration has such a name")
     found = compile_all(listed, options.jobs)
     seconds, wrong = time.perf_counter() - start, {one.job.name: problems(one) for one in found if problems(one)}
     import triton
 
-    print(table(found, archs))
+    print(table(found, options.arch))
     print(f"\n{len(found)} configurations, {seconds:.0f} s, triton {triton.__version__}; {len(wrong)} over the limits")
     for name, reasons in wrong.items():
         print(f"OVER {name}: {'; '.join(reasons)}")
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        rows = [{"name": one.job.name, **_plain(one)} for one in found]
-        result = {"triton": triton.__version__, "seconds": round(seconds), "over": wrong, "rows": rows}
-        (options.out / "aot.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    rows = [{"name": one.job.name, **_plain(one)} for one in found]
+    result = {"triton": triton.__version__, "seconds": round(seconds), "over": wrong, "rows": rows}
+    harness.write(options.out, "aot", result)
     return 1 if wrong else 0
 
 

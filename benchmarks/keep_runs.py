@@ -14,14 +14,14 @@ import csv
 import io
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from benchmarks import harness
-from seq2seq.runs.results import RunResult, collect
+from seq2seq.runs.results import CollectedRuns, RunResult, collect
 from seq2seq.system.files import atomic_folder, write_json, write_text
 from seq2seq.system.yaml_file import read_yaml
 
@@ -92,6 +92,20 @@ def _curves(path: Path) -> str:
     return text.getvalue()
 
 
+def each_run(collected: CollectedRuns, work: Callable[[RunResult], Path]) -> int:
+    """Print the folder that `work` writes for each run, or why it is left out; return how many runs `work` refused."""
+    for item in collected.unusable:
+        print(f"left out: {item.name}: {item.reason}")
+    refused = 0
+    for run in collected.runs:
+        try:
+            print(work(run))
+        except (OSError, ValueError) as error:
+            print(f"left out: {run.name}: {error}")
+            refused += 1
+    return refused
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Keep the runs, and print their folders; exit status 1 if one could not be kept."""
     parser = harness.parser_for("keep_runs", __doc__, "folder that the kept runs go to")
@@ -99,16 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.set_defaults(out=Path("benchmarks/results/kept"))
     options = parser.parse_args(argv)
     collected = collect(options.runs, "valid")
-    for item in collected.unusable:
-        print(f"left out: {item.name}: {item.reason}")
-    failed = bool(collected.unusable) or not collected.runs
-    for run in collected.runs:
-        try:
-            print(keep(run, options.out))
-        except OSError as error:
-            print(f"left out: {run.name}: {error}")
-            failed = True
-    return int(failed)
+    refused = each_run(collected, lambda run: keep(run, options.out))
+    return int(bool(refused or collected.unusable or not collected.runs))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Malformed lines for `fuzz_translate`, `hostile` and the tests: empty, broken UTF-8, odd scripts, very long."""
+"""Malformed lines for `hostile` and the tests: empty, broken UTF-8, odd scripts, very long."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import harness
+from benchmarks.keep_runs import each_run
 from seq2seq.comparison.translations import check_translations
 from seq2seq.evaluation.scoring import read_text
 from seq2seq.runs.results import RunResult, collect
@@ -51,21 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         references = read_text(str(options.references), warn=print)
     except (OSError, ValueError) as error:
         parser.error(str(error))
+
+    def checked(run: RunResult) -> Path:
+        texts = {"src": [], "ref": references, "hyp": run.test_lines("hyp")}
+        if not texts["hyp"]:
+            raise ValueError("it has no translations (test.hyp)")
+        check_translations(dataclasses.replace(run, texts=texts))
+        return restore(run, options.source, options.references, options.out)
+
     collected = collect(options.runs, "test")
-    for item in collected.unusable:
-        print(f"left out: {item.name}: {item.reason}")
-    restored = 0
-    for run in collected.runs:
-        try:
-            texts = {"src": [], "ref": references, "hyp": run.test_lines("hyp")}
-            if not texts["hyp"]:
-                raise ValueError("it has no translations (test.hyp)")
-            check_translations(dataclasses.replace(run, texts=texts))
-            print(restore(run, options.source, options.references, options.out))
-            restored += 1
-        except (OSError, ValueError) as error:
-            print(f"left out: {run.name}: {error}")
-    return int(not restored)
+    return int(each_run(collected, checked) == len(collected.runs))
 
 
 if __name__ == "__main__":

@@ -166,18 +166,10 @@ def multi_process_service(out: Path) -> Iterator[None]:
 
 def keep_finished(out: Path) -> tuple[list[dict[str, Any]], bool]:
     """Keep finished runs that are not kept yet; return name, command and scores of all, and whether one failed."""
-    failed = False
-    collected = collect([str(out / "runs")], "test")
-    for item in collected.unusable:
-        print(f"left out: {item.name}: {item.reason}")
-    for run in collected.runs:
-        try:
-            if not (out / "kept" / run.name).exists():
-                print(keep_runs.keep(run, out / "kept"))
-        except OSError as error:
-            print(f"left out: {run.name}: {error}")
-            failed = True
-    return [_described(run) for run in collected.runs], failed
+    kept, collected = out / "kept", collect([str(out / "runs")], "test")
+    new = collected._replace(runs=[run for run in collected.runs if not (kept / run.name).exists()])
+    refused = keep_runs.each_run(new, lambda run: keep_runs.keep(run, kept))
+    return [_described(run) for run in collected.runs], bool(refused)
 
 
 def _described(run: RunResult) -> dict[str, Any]:

@@ -39,6 +39,7 @@ TESTS = [
     "training/test_auto_batch_size.py::test_what_is_found_has_fitted_whatever_else_does_not",
     "training/test_auto_batch_size.py::test_no_batch_is_worse_than_the_worst",
     "commands/test_compare.py",
+    "commands/test_translate_fuzz.py",
 ]
 # Tests of these files that compile, start processes or train
 LEFT_OUT = "compiled or recompile or export or inductor or processes or trace or whole_run or from_training"

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import platform
 from importlib import metadata
-from typing import Any
 
 import torch
 from torch.utils import collect_env
 
+from benchmarks import harness
 from benchmarks.kernels.session import Session
 from benchmarks.kernels.timing import measure
 
 
 def device_section(session: Session) -> None:
     """Record names, versions and sizes, then the measured bandwidth and rate of products."""
-    facts: dict[str, Any] = {"name": platform.processor() or platform.machine(), "torch": torch.__version__}
-    session.result["device"] = facts
+    facts = session.result["device"] = harness.machine(session.device.type)
     triton = next((found.version for found in metadata.distributions(name="triton")), "not installed")
-    facts |= {"python": platform.python_version(), "triton": triton, "kernel": session.ours}
+    facts |= {"triton": triton, "kernel": session.ours}
     if session.device.type == "cuda":
         properties = torch.cuda.get_device_properties(session.device)
         facts |= {
-            "name": properties.name,
             "capability": f"{properties.major}.{properties.minor}",
             "cuda": torch.version.cuda,
             "driver": collect_env.get_nvidia_driver_version(collect_env.run),

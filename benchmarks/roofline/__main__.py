@@ -12,7 +12,6 @@ sentences of 1,024 tokens and of 27, the mean of the training data. "drop" is Dr
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import sys
@@ -20,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import harness
 from benchmarks.kernels.shapes import FLOORS, MAIN, PASSES, Shape
 from benchmarks.kernels.tables import table
 from benchmarks.roofline.estimate import BANDWIDTH, Work, estimate, tile_instructions, trips
@@ -133,9 +133,7 @@ def read(folder: Path) -> dict[str, list[Row]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Count everything, write the file and the table, and print the table."""
-    parser = argparse.ArgumentParser("python -m benchmarks.roofline", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--out", type=Path, help="folder for the counts and the table")
+    parser = harness.parser_for("roofline", __doc__, "folder for the counts and the table")
     options = parser.parse_args(arguments)
     compiler = Compiler()
     rows = [count(*call, compiler) for call in calls()]
@@ -143,10 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     results = {triton.__version__: rows}
     if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        result = {"triton": triton.__version__, "rows": rows}
-        file = options.out / f"triton-{triton.__version__}.json"
-        file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        harness.write(options.out, f"triton-{triton.__version__}", {"triton": triton.__version__, "rows": rows})
         results = read(options.out)
         (options.out / "roofline.md").write_text(page(results) + "\n", encoding="utf-8")
     print(page(results))

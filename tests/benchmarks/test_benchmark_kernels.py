@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks is not installed
-
-bench = importlib.import_module("benchmarks.kernels.__main__")
-ahead, correctness, inputs, shapes, session, tune = (
-    importlib.import_module(f"benchmarks.kernels.{name}")
-    for name in ("ahead", "correctness", "inputs", "shapes", "session", "tune")
-)
+from benchmarks.kernels import __main__ as bench
+from benchmarks.kernels import ahead, correctness, inputs, session, shapes, tables, tune
 
 
 @pytest.fixture(autouse=True)
@@ -213,7 +207,7 @@ def test_cases_in_chunks_carry_from_tile_to_tile(monkeypatch):
 def test_tuned_settings_have_a_column_each():
     settings = correctness.launch_config.Config(16, 2, 4, 1)
     row = session.Row("lightconv", "forward", "default", shapes.MAIN, settings, us=12.5)
-    head, _, line, _ = importlib.import_module("benchmarks.kernels.tables").tune_lines([row])
+    head, _, line, _ = tables.tune_lines([row])
     cells = dict(zip(*([cell.strip() for cell in text.split("|")] for text in (head, line)), strict=True))
     assert (cells["us"], cells["tile"], cells["columns"]) == ("12.5", "16", "128")
 

@@ -25,7 +25,7 @@ def test_results_are_written_as_json_and_table(tmp_path):
     harness.write(None, "speed", result)
 
 
-@pytest.mark.parametrize("name", ["images", "mixers", "service", "fuzz_translate"])
+@pytest.mark.parametrize("name", ["images", "mixers", "service"])
 def test_every_benchmark_takes_out(name, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [name, "--help"])
     with pytest.raises(SystemExit) as end:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -10,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.kernels import shapes
+from benchmarks.roofline import __main__ as command
+from benchmarks.roofline import estimate as model
+from benchmarks.roofline import machine_code as code
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT))  # benchmarks is not installed
-
-command, code, model, shapes = (
-    importlib.import_module(f"benchmarks.{name}")
-    for name in ("roofline.__main__", "roofline.machine_code", "roofline.estimate", "kernels.shapes")
-)
-
 # Two nested loops, and before them two branches that meet again, of which the second one is longer
 LISTING = """
         /*0000*/                   S2R R0, SR_TID.X ;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import io
 import json
 import os
@@ -22,6 +21,7 @@ import tiny
 import torch
 from conftest import PATIENCE
 
+from benchmarks import nasty_lines
 from seq2seq import search, translate
 from seq2seq.inference import batch_rows, line_stream
 from seq2seq.inference import translator as inference
@@ -45,18 +45,6 @@ EXHAUSTIVE = {
     "test_an_over_long_line_is_cut_and_named",
     "test_wide_beams_get_smaller_batches",
 }
-
-
-def _nasty_module():
-    spec = importlib.util.spec_from_file_location("nasty_lines", ROOT / "benchmarks" / "nasty_lines.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-nasty = _nasty_module()
 
 
 @pytest.fixture(scope="module")
@@ -190,10 +178,10 @@ def test_files_that_cannot_be_used(tmp_path, ckpt, capsys):
 def test_nasty_lines(tmp_path, ckpt, capsys):
     """A plain line follows each troublesome line, and must be translated as if it were alone."""
     seed = random.randrange(10**6)
-    lines = nasty.nasty_lines(50, seed, long_lines=2, long_size=100_000)
+    lines = nasty_lines.nasty_lines(50, seed, long_lines=2, long_size=100_000)
     plain = [s.encode() for s in tiny.sentences(tiny.GERMAN, 50, seed=seed)]
     mixed = [line for pair in zip(lines, plain, strict=True) for line in pair]
-    data = nasty.text(mixed, final_newline=bool(seed % 2))
+    data = nasty_lines.text(mixed, final_newline=bool(seed % 2))
     status, out = run_main(tmp_path, ckpt, data, "--max-len", "20")
     assert status == 0, seed
     assert out.endswith(b"\n")

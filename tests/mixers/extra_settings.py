@@ -24,7 +24,7 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     "multiscale": [{"weight_dropout": 0.2}],
     "attention": [
         {"num_kv_heads": 1, "rotary": True},
-        {"num_kv_heads": 2, "bias": True},
+        {"num_heads": 4, "num_kv_heads": 2, "bias": True},
         {"slot": "cross", "bias": True},
         *({"weights": weights} for weights in SPARSE),
         *({"slot": "cross", "weights": weights} for weights in SPARSE),
@@ -108,6 +108,7 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     ],
     "criss_cross": [{"grid_width": 1}, {"grid_width": 3}],
     "interlaced": [{"grid_width": 1}, {"grid_width": 3}],
+    "gru": [{"slot": "decoder", "reset": "before"}],
     "gated_delta": [{"kernel_size": 1, "gate": False}, {"kernel_size": 6}],
     "relative": [
         {"encoding": "sinusoidal"},

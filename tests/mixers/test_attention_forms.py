@@ -14,7 +14,7 @@ from exact import wide
 from test_conformance import WIDTH, close, inputs
 from torch import Tensor, nn
 
-from seq2seq.kernels.shortconv import shortconv, shortconv_step
+from seq2seq.kernels.shortconv import shortconv
 from seq2seq.mixers.attention import Attention
 from seq2seq.mixers.gated_delta import GatedDelta
 from seq2seq.mixers.linear_attention import LinearAttention
@@ -129,15 +129,6 @@ def test_shortconv_is_grouped_conv1d(causal):
         padded = F.pad(x.transpose(1, 2), (left, taps - 1 - left))
         expected = F.conv1d(padded, weight.repeat_interleave(6 // groups, 0)[:, None], groups=6).transpose(1, 2)
         exact(shortconv(x, weight, causal=causal), expected)
-
-
-def test_shortconv_step_is_shortconv():
-    x, weight = wide(3, 7, 4), wide(2, 4)
-    recent, found = torch.zeros(3, 3, 4).double(), []
-    for t in range(7):
-        y, recent = shortconv_step(x[:, t], recent, weight)
-        found.append(y)
-    exact(torch.stack(found, 1), shortconv(x, weight, causal=True))
 
 
 def delta(mixer: SelfMixer) -> Tensor:

@@ -1,4 +1,4 @@
-"""The convolution on a grid: its equation in loops, and the attention that equals it."""
+"""The convolution on a grid: its equation in loops."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from seq2seq.mixers.conv2d import Conv2d
-from seq2seq.mixers.quadratic import Quadratic
 
 DIM, ROWS, COLUMNS = 3, 4, 5
 
@@ -26,22 +25,6 @@ def test_conv2d_by_hand(size):
                 if 0 <= i < ROWS and 0 <= j < COLUMNS and i * COLUMNS + j < 18:
                     expected = expected + mixer.weight[:, :, a, b] @ x[0, i * COLUMNS + j]
         torch.testing.assert_close(y[0, p], expected, rtol=1e-12, atol=1e-12)
-
-
-def test_attention_with_a_head_for_each_tap_is_this_layer_inside_the_grid():
-    """The theorem of Cordonnier et al. 2020, with the published sharpness 46."""
-    conv = Conv2d(dim=DIM, causal=False, kernel_side=3, grid_width=COLUMNS).double()
-    attention = Quadratic(
-        dim=DIM, causal=False, num_heads=9, head_dim=DIM, center_std=None, grid_width=COLUMNS
-    ).double()
-    with torch.no_grad():
-        attention.log_sharpness.fill_(46.0).log_()
-        attention.inner.weight.copy_(torch.eye(DIM).repeat(9, 1))
-        # Head a * 3 + b writes W_{a, b} x
-        attention.out.weight.copy_(conv.weight.permute(0, 2, 3, 1).reshape(DIM, -1))
-    x = torch.randn(2, ROWS * COLUMNS, DIM, dtype=torch.float64)
-    ours, theirs = (y.unflatten(1, (ROWS, COLUMNS))[:, 1:-1, 1:-1] for y in (attention(x), conv(x)))
-    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_it_has_no_past():

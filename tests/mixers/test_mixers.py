@@ -75,15 +75,6 @@ def test_cross_attention_is_torchs(memory_dim):
     close(mixer(x, mixer.project(memory, mask)), theirs)
 
 
-def test_attention_dropout_acts_in_training_only():
-    mask, x = lengths_mask(LENGTHS), torch.randn(4, 6, 8)
-    for causal in (True, False):
-        mixer = Attention(dim=8, causal=causal, num_heads=2, dropout=0.5)
-        assert not torch.equal(mixer(x, mask), mixer(x, mask))
-        mixer.eval()
-        assert torch.equal(mixer(x, mask), mixer(x, mask))
-
-
 def test_additive_attention_by_hand():
     """c_i = sum_j softmax_j(v' tanh(W x_i + b + U h_j)) h_j, one position and sentence at a time."""
     mixer = jiggle(AdditiveAttention(dim=5, memory_dim=4, score_dim=3).double())
@@ -111,22 +102,6 @@ def test_gated_unit_is_torchs():
     x = wide(3, 7, 5)
     close(unit(x), theirs(x)[0])
     close(unit.loop(x), theirs(x)[0])
-
-
-def test_bigru_is_torchs_on_packed_sequences():
-    mixer, theirs = (
-        jiggle(BiGRU(dim=5, causal=False, out_dim=8).double()),
-        nn.GRU(5, 4, batch_first=True, bidirectional=True).double(),
-    )
-    state = {}
-    for unit, suffix in ((mixer.ahead, ""), (mixer.back, "_reverse")):
-        state |= {f"weight_ih_l0{suffix}": unit.input.weight, f"bias_ih_l0{suffix}": unit.input.bias}
-        state |= {f"weight_hh_l0{suffix}": unit.recurrent.weight, f"bias_hh_l0{suffix}": unit.recurrent.bias}
-    theirs.load_state_dict(state)
-    x, mask = wide(4, 6, 5), lengths_mask(LENGTHS)
-    packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor(LENGTHS), batch_first=True, enforce_sorted=False)
-    found, _ = nn.utils.rnn.pad_packed_sequence(theirs(packed)[0], batch_first=True)
-    close(mixer(x, mask)[mask], found[mask])
 
 
 def paper_gru(x: np.ndarray, s: np.ndarray, w: np.ndarray, b: np.ndarray, u: np.ndarray) -> np.ndarray:
@@ -241,18 +216,6 @@ def test_dropconnect_is_unbiased_and_only_in_training(kind):
     # 9 standard deviations of a mean of 3,000 bounded numbers: P below 1e-15, for 24 of them
     assert (error <= 9 * found.std(0) / math.sqrt(draws) + 1e-12).all()
     assert torch.equal(expected, mixer(x, mask))
-
-
-@pytest.mark.parametrize("kind", [LightConv, DynamicConv])
-@pytest.mark.parametrize("causal", [True, False])
-def test_mask_is_applied_after_the_bias(kind, causal):
-    """A mask before the input projection would be undone by its bias: padding must not leak in, however large."""
-    mixer = kind(dim=4, causal=causal, num_heads=2, kernel_size=5).eval()
-    with torch.no_grad():
-        mixer.inner.bias.fill_(3.0)
-    x = torch.randn(1, 7, 4)
-    padded = mixer(torch.cat([x, torch.full((1, 4, 4), 50.0)], 1), lengths_mask([7], 11))
-    close(padded[:, :7], mixer(x, lengths_mask([7])), 1e-5)
 
 
 # ---- caches and states

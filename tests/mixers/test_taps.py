@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -16,15 +17,16 @@ from seq2seq.network.build import build_model
 DIM = 4
 
 
-def at_taps(kernel: Tensor, *, dilation: int, causal: bool = False, grid_width: int | None = None) -> Quadratic:
-    """A mixer with its initial centers, dilated, a high sharpness, and the weights of a kernel (D_out, D_in, taps)."""
-    taps = kernel[0, 0].numel()
-    sizes = {"dim": DIM, "num_heads": taps, "head_dim": DIM}
-    mixer = Quadratic(**sizes, center_std=None, causal=causal, grid_width=grid_width).double()
+def at_taps(kernel: Tensor, *, centers: Tensor | None = None, causal: bool = False, **settings: Any) -> Quadratic:
+    """A mixer with the weights of a kernel (D_out, D_in, taps), and a head at each tap, or at each of `centers`."""
+    dim, taps = kernel.shape[1], kernel[0, 0].numel()
+    start = {"center_std": None} if centers is None else {}
+    mixer = Quadratic(dim=dim, causal=causal, num_heads=taps, head_dim=dim, **start, **settings).double()
     with torch.no_grad():
-        mixer.centers.mul_(dilation)
-        mixer.log_sharpness.fill_(math.log(1000.0))  # exp(-1000) is zero
-        mixer.inner.weight.copy_(torch.eye(DIM).repeat(taps, 1))
+        if centers is not None:
+            mixer.centers.copy_(centers)
+        mixer.log_sharpness.fill_(math.log(46.0))  # the published one; exp(-46) is lost in a sum with 1
+        mixer.inner.weight.copy_(torch.eye(dim).repeat(taps, 1))
         mixer.out.weight.copy_(torch.cat(kernel.flatten(2).unbind(2), 1))
     return mixer
 
