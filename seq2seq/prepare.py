@@ -60,6 +60,7 @@ def prepare(plan: RunPlan) -> None:
     if start_from:
         section = finetune.adopt_data(plan.data, start_from.meta, origin=str(plan.run.init_from), chosen=plan.chosen)
         plan = dataclasses.replace(plan, data=section)
+        finetune.require_same_tokenizer(plan, start_from.tokenizer, str(plan.run.init_from))
     # The same plan as in training, whose fingerprints name the folders
     cache = Path(plan.run.cache)
     data = prepare_corpora(checks.make_data_plan(plan, start_from))

@@ -86,6 +86,13 @@ class Tokenizer:
                 f"tokenizer.sampling_alpha={sampling_alpha}: segmentations are sampled by SentencePiece, but this "
                 "tokenizer is of Moses and BPE; set it to 0"
             )
+        # SentencePiece returns nothing for models of characters and of words
+        settings = {"out_type": int, "enable_sampling": True, "alpha": sampling_alpha, "nbest_size": -1}
+        if sampling_alpha > 0 and not all(model.encode(["a", ""], **settings)[0] for model in processors):
+            raise ValueError(
+                f"tokenizer.sampling_alpha={sampling_alpha}: a model of characters or words has one segmentation of "
+                "a text; set it to 0"
+            )
         self.sampling_alpha = sampling_alpha
         # Sources begin with the tag of their own language, and targets with the tag of theirs
         self.tags_targets = bool(getattr(self.tgt, "tags_targets", False))
@@ -182,7 +189,8 @@ class Tokenizer:
         """
         ids = {tag: int(self.src.piece_to_id(tag)) for tag in tags}
         for tag, number in ids.items():
-            if number == self.unk_id:
+            # Text has no marks of a model in which they are no control symbols
+            if number == self.unk_id or (tag in PIECES.values() and not self.src.is_control(number)):
                 raise ValueError(
                     f"the tokenizer has no piece {tag}: leave the tag out (data.tag_target, data.context, "
                     "data.augment.terms, tag of data.corpora), or add it to this tokenizer (tokenizer.extend=0), or "

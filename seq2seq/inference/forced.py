@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,10 @@ from seq2seq.network.mixer import CrossMixer
 from seq2seq.network.model import Seq2Seq
 from seq2seq.network.pooling import spread
 from seq2seq.search import Ensemble, NotFiniteScoresError, Specials, models_of
+from seq2seq.system.characters import UNSPACED
+
+# With forms of other widths
+_UNSPACED = re.compile(f"[{UNSPACED}\uff00-\uffef]")
 
 
 class SourceAttention(NamedTuple):
@@ -169,17 +174,17 @@ def _padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tu
     return ids.to(device), (torch.arange(ids.shape[1]) < lengths[:, None]).to(device)
 
 
-def word_weights(weights: Tensor, source: Sequence[str], target: Sequence[str]) -> Tensor:
+def word_weights(weights: Tensor, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]) -> Tensor:
     """Return the weight of each source word for each target word: (target words, source words).
 
     The weight is the sum over the pieces of the source word, and the mean over the pieces of the target word.
 
     Args:
         weights: (T, S) for pieces, eos and tags included.
-        source: Pieces of the source; see `words_of`.
-        target: Pieces of the target, likewise.
+        source: Positions of the pieces of each source word, as `words_of` returns them.
+        target: Positions of the pieces of each target word.
     """
-    columns, rows = _members(words_of(source), len(source)), _members(words_of(target), len(target))
+    rows, columns = (_members(words, size) for words, size in zip((target, source), weights.shape, strict=True))
     return rows / rows.sum(1, keepdim=True) @ weights.float() @ columns.t()
 
 
@@ -205,14 +210,19 @@ def pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
     return " ".join(f"{source}-{target}" for source, target in pairs)
 
 
-def words_of(pieces: Sequence[str]) -> list[list[int]]:
-    """Group the positions of pieces into words (`begins_word`); "" stands for a piece that is not text."""
+def words_of(pieces: Sequence[str], *, unspaced: bool = False) -> list[list[int]]:
+    """Group the positions of pieces into words (`begins_word`); "" stands for a piece that is not text.
+
+    Args:
+        unspaced: Pieces of scripts without spaces are words.
+    """
     words: list[list[int]] = []
     before = ""
     for position, piece in enumerate(pieces):
         if not piece:
             continue
-        if not words or begins_word(before, piece):
+        apart = unspaced and before != "▁" and (_UNSPACED.match(piece) or _UNSPACED.match(before[-1:]))
+        if not words or apart or begins_word(before, piece):
             words.append([])
         words[-1].append(position)
         before = piece

@@ -11,7 +11,14 @@ import torch
 from seq2seq.data.context import fit_context, sentence_start
 from seq2seq.data.marks import unmarked
 from seq2seq.inference.batch_rows import most_rows
-from seq2seq.inference.encoding import encode_pieces, longest_part, source_end, source_pieces, target_pieces
+from seq2seq.inference.encoding import (
+    encode_pieces,
+    longest_part,
+    source_end,
+    source_pieces,
+    target_pieces,
+    whole_characters,
+)
 from seq2seq.inference.forced import Forced, force, links, pharaoh, word_weights, words_of
 from seq2seq.inference.limits import MOST_WEIGHTS
 from seq2seq.inference.notes import Note
@@ -128,7 +135,7 @@ def encoded_pairs(
             note(Note.cut(number, len(pieces), longest))
             pieces = pieces[:longest]
         src = [*tags.source, *pieces, *source_end(tokenizer)] if pieces else []
-        yield src, [*tags.target, *tokenizer.encode_tgt([target])[0]]
+        yield src, [*tags.target, *tokenizer.encode_tgt([whole_characters(target)])[0]]
 
 
 def force_in_batches(
@@ -233,9 +240,10 @@ def _line(translator: Translator, src: Sequence[int], tgt: Sequence[int], forced
         first = len(translator.tags.target)
         source = [*[""] * start, *source_pieces(tokenizer, src[start:-1]), ""]
         target = [*[""] * first, *pieces[first:-1], ""]
-        table = word_weights(forced.weights, source, target)
-        columns = [tokenizer.src.decode([source[i] for i in word]) for word in words_of(source)]
-        rows = [tokenizer.tgt.decode([target[i] for i in word]) for word in words_of(target)]
+        of_source, of_target = (words_of(each, unspaced=True) for each in (source, target))
+        table = word_weights(forced.weights, of_source, of_target)
+        columns = [tokenizer.src.decode([source[i] for i in word]) for word in of_source]
+        rows = [tokenizer.tgt.decode([target[i] for i in word]) for word in of_target]
         words = Alignment(columns, rows, links(table), table.tolist())
     # A piece of another's tokenizer may be any text
     return ForcedLine(sum(forced.log_probs), list(zip(visible(pieces), forced.log_probs, strict=True)), words)

@@ -28,6 +28,8 @@ _LEAST_PIECES = 4
 # Least mean weight of a clause's pieces, summed over the translation; in a complete translation it is about 1.
 _READ = 0.5
 _GLUED = re.compile(r"[^\W\d_A-Z][.!?]+[^\W\d_a-z]")
+# A byte of a character that has no piece
+_BYTE = re.compile("<0x..>")
 _ENDS = tuple(".!?…;:,。！？；：，、؟۔।")
 
 
@@ -125,7 +127,7 @@ def unread_clauses(weights: Tensor, pieces: Sequence[str]) -> list[tuple[int, in
     start = 0
     for end, piece in enumerate(pieces, 1):
         if piece.endswith(_ENDS) or end == len(pieces):
-            words = sum(any(map(str.isalnum, each)) for each in pieces[start:end])
+            words = sum(any(map(str.isalnum, each)) for each in pieces[start:end] if not _BYTE.fullmatch(each))
             if words >= _LEAST_PIECES and read[start:end].mean() < _READ:
                 found.append((start, end))
             start = end

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from seq2seq.inference.parts import LineCutter, SourceLine
 from seq2seq.search import Constrained, Drawn, Hypothesis, Selection, Source, Words, length_divisor, target_limit
 from seq2seq.search.hypothesis import longest_target
 from seq2seq.settings.search import SamplingSettings, SearchSettings, require_one_group
+from seq2seq.system.characters import UNSPACED
 
 
 class Part(NamedTuple):
@@ -134,7 +136,7 @@ def make_parts(
     parts: list[Part] = []
     for number, line in enumerate(lines):
         begin = begins[number] if begins else []
-        wanted = [row for row in _without_end(tokenizer, phrases[number]) if row] if phrases is not None else []
+        wanted = [row for row in _phrase_ids(tokenizer, phrases[number]) if row] if phrases is not None else []
         reason = ""
         if number in whole and len(line.parts) > 1:
             reason = (
@@ -163,7 +165,7 @@ def make_parts(
                 note(Note.failed(number, f"{reason}: leave some out, or raise max_len_ratio or max_len_extra"))
                 break
             asked: list[list[int]] = []
-            for row in _without_end(tokenizer, [term.target for term in part.terms]):
+            for row in _phrase_ids(tokenizer, [term.target for term in part.terms]):
                 fits = required + len(row) < most
                 if row and never.isdisjoint(row) and row not in (*wanted, *asked) and fits:
                     required += len(row)
@@ -177,6 +179,13 @@ def make_parts(
 def _without_end(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """Return the target ids of texts without eos; [] for a text without any piece, such as a space."""
     return [row[:-1] for row in tokenizer.encode_tgt(list(map(whole_characters, texts)))] if texts else []
+
+
+def _phrase_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Return the target ids of phrases, without a separate space before a script that has none between words."""
+    space = tokenizer.tgt.piece_to_id("▁")
+    rows = zip(texts, _without_end(tokenizer, texts), strict=True)
+    return [row[1:] if row[:1] == [space] and re.match(f"\\s*[{UNSPACED}]", text) else row for text, row in rows]
 
 
 def join_parts(
@@ -231,8 +240,10 @@ def as_text(
     texts = iter(tokenizer.decode([ids for row in translations for each in row for ids in each.ids]))
     found = []
     targets = sorted({term.target for line in lines for part in line.parts for term in part.terms})
-    # As the tokenizer writes them, in its own Unicode form
-    written = dict(zip(targets, tokenizer.decode(_without_end(tokenizer, targets)), strict=True))
+    # As the tokenizer writes them, in its own Unicode form, if it can
+    rows = _without_end(tokenizer, targets)
+    texts_of = zip(targets, rows, tokenizer.decode(rows), strict=True)
+    written = {target: target if tokenizer.unk_id in row else text for target, row, text in texts_of}
     for line, row in zip(lines, translations, strict=True):
         found.append([])
         for each in row:

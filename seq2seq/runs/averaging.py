@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from seq2seq import checkpoint
+from seq2seq.data.context import context_size
 from seq2seq.data.languages import target_languages
 from seq2seq.data.tokenizer import same_pieces
 from seq2seq.kernels.precision import at_least_float32
@@ -19,8 +20,6 @@ from seq2seq.network.make_mixer import model_differences
 from seq2seq.settings.dicts import differences
 from seq2seq.settings.values import shown
 
-# Keys of the descriptions that must be equal, besides tokenizer and model.
-_SAME = ("src_lang", "tgt_lang", "tgt_langs")
 # Names that training gives its checkpoints.
 _TRAINING = r"last\.ckpt|(best|step-\d+|top-\d+)\.safetensors"
 
@@ -96,14 +95,23 @@ def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path,
     # The state of a tokenizer is long and binary, so the message does not print the difference
     if not same_pieces(one["tokenizer"], other["tokenizer"]):
         raise ValueError(f"{path} has another tokenizer than {first}; average checkpoints of one run")
-    # Sorted, so that only real differences count
-    languages = ({**each, "tgt_langs": sorted(target_languages(each))} for each in (one, other))
-    labels = differences(*({key: each[key] for key in _SAME} for each in languages))
+    labels = differences(_labels(one), _labels(other))
     for name, mine, theirs in chain(model_differences(one["model"], other["model"]), labels):
         raise ValueError(
             f"{path} cannot be averaged with {first}: {name} is {shown(theirs)} there and {shown(mine)} "
             "here; average checkpoints of one model"
         )
+
+
+def _labels(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what must be equal in two descriptions, besides tokenizer and model."""
+    # Sorted, so that only real differences count
+    languages = {
+        "src_lang": meta["src_lang"],
+        "tgt_lang": meta["tgt_lang"],
+        "tgt_langs": sorted(target_languages(meta)),
+    }
+    return languages | {"context": context_size(meta), "terms": meta.get("terms") is True}
 
 
 def _add(sums: Weights, weights: Weights, first: Path, path: Path) -> None:

@@ -63,7 +63,8 @@ def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
         model = build_model(config, trust=plan.trust)
         # Refuses patterns that match nothing
         if plan.optim.freeze or plan.optim.lora:
-            choose_trained(copy.deepcopy(model), plan.optim)
+            new = finetune.new_weights(model, start.model.state_dict()) if start else ()
+            choose_trained(copy.deepcopy(model), plan.optim, new=new)
     try_mixers(config, trust=plan.trust)
     if start and swapped:
         finetune.report_new_weights(model, start.model, str(plan.run.init_from))

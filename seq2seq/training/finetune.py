@@ -17,6 +17,7 @@ from torch import Tensor
 
 from seq2seq.checkpoint import Loaded
 from seq2seq.data.cache_folder import cached
+from seq2seq.data.context import context_size
 from seq2seq.data.extension import origins
 from seq2seq.data.languages import tagged_languages, target_languages
 from seq2seq.data.multi_corpus import parts_of
@@ -107,9 +108,13 @@ def swapped_slots(before: Mapping[str, Any], config: Mapping[str, Any], plan: Ru
 
 def keep_weights(model: Seq2Seq, weights: Mapping[str, Tensor]) -> set[str]:
     """Load the weights that fit `model` by name and shape; return the names of its others, which stay as drawn."""
-    kept = _fitting(model, weights)
-    model.load_state_dict(kept, strict=False)
-    return model.state_dict().keys() - kept.keys()
+    model.load_state_dict(_fitting(model, weights), strict=False)
+    return new_weights(model, weights)
+
+
+def new_weights(model: Seq2Seq, weights: Mapping[str, Tensor]) -> set[str]:
+    """Return the names of the model's weights that are absent from `weights`, or have another shape there."""
+    return model.state_dict().keys() - _fitting(model, weights).keys()
 
 
 def start_mixers(model: Seq2Seq, start: Seq2Seq, new: Collection[str]) -> None:
@@ -197,12 +202,10 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
     here = _sized(plan, before["model"], chosen)
     swapped = swapped_slots(before, here, plan)
     require_same_model(old, here, plan, chosen=chosen, swapped=swapped)
-    _require_same_tokenizer(plan, start.tokenizer, origin)
+    require_same_tokenizer(plan, start.tokenizer, origin)
     # Settings come from the checkpoint, unless they were chosen.
     sections = copy.deepcopy(before)
-    new = {slot: here["mixer"].get(slot, {}) for slot in swapped}
-    _follow(new, _FOLLOWED, plan.config["model"], here["model"], _arguments(chosen))
-    sections["mixer"] |= new
+    sections["mixer"] |= {slot: here["mixer"].get(slot, {}) for slot in swapped}
     for key, _, value in differences(before, here):
         # A preset may add layers to an encoder; here the encoder keeps its depth
         typed = key in chosen if key == "mixer.extra_encoder_layers" else is_chosen(key, chosen)
@@ -250,9 +253,10 @@ def _sized(plan: RunPlan, model: Mapping[str, Any], chosen: Collection[str]) -> 
     given = plan.config["model"]
     sections = {"model": dict(model), "mixer": copy.deepcopy(plan.config["mixer"])}
     sections["model"] |= {key: value for key, value in given.items() if is_chosen(f"model.{key}", chosen)}
-    # A chosen file of conf/mixer refers to sizes of the model; a typed argument does not
+    # A chosen file of conf/mixer refers to sizes and dropout of the model; a typed argument does not
     typed = _arguments(chosen)
-    _follow(sections["mixer"], _SIZES, given, sections["model"], typed)
+    for names in (_SIZES, _FOLLOWED):
+        _follow(sections["mixer"], names, given, sections["model"], typed)
     return cut_lists(sections, typed)
 
 
@@ -311,6 +315,10 @@ def adopt_data(
             )
         log.info("init_from: data.tag_target=true, as the checkpoint's sources begin with the tag of a language")
         data = dataclasses.replace(data, tag_target=True)
+    if (read := context_size(meta)) != data.context:
+        log.warning("init_from=%s: the checkpoint has data.context=%d, this run %d", origin, read, data.context)
+    if meta.get("terms") is True and not data.augment.terms:
+        log.warning("init_from=%s: the checkpoint was trained with data.augment.terms, this run is not", origin)
     there = {f"{own['src']}-{target}": None for target in target_languages(meta)}
     here = {part.direction: None for part in parts_of(data)}
     if not here.keys() <= there.keys():
@@ -325,14 +333,18 @@ def target_languages_of(data: DataPlan, start: Loaded | None) -> list[str]:
     return list(dict.fromkeys([*own, *(tagged_languages(start.meta) if own and start else ())]))
 
 
-def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) -> None:
-    """Raise ValueError for a chosen tokenizer setting that differs: the weights need the checkpoint's tokenizer."""
+def require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) -> None:
+    """Raise ValueError for a chosen tokenizer setting that differs: the weights need the checkpoint's tokenizer.
+
+    A setting of a tokenizer's training, as an experiment has it, gets a warning.
+    """
     settings = plan.tokenizer
     free = {"sampling_alpha", "extend"}
     free |= {"model", "src_model", "tgt_model"} if settings.ready_models else set()
     free |= {"character_coverage", "input_sentence_size", "seed"} if settings.extend else set()
     known: dict[str, Any] = {"vocab_size": [tokenizer.src_vocab_size, tokenizer.tgt_vocab_size]}
     known |= {"joint": [tokenizer.joint], "factors": [tokenizer.to_state().get("factors")]}
+    known |= {"normalizer": [tokenizer.normalizer], "byte_fallback": [bool(tokenizer.byte_of)]}
     # data=files or tokenizer=... chooses a file of conf/, whose values are defaults, not choices of the user
     keys = [each for each in plan.chosen or () if each not in ("data", "tokenizer")]
     for name, value in plan.config["tokenizer"].items():
@@ -342,9 +354,10 @@ def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) ->
         names = [f"{section}.{name}" for section in ("data", "tokenizer")]
         key = next((each for each in names if is_chosen(each, keys)), None)
         there = " and ".join(dict.fromkeys(map(str, known.get(name, ()))))
-        reason = f"is {there} there and {value} here" if there else f"({written(value)}) has no effect on its tokenizer"
+        if key and there:
+            raise ValueError(f"init_from={origin}: {key} is {there} there and {value} here; leave it out")
         if key:
-            raise ValueError(f"init_from={origin}: {key} {reason}; leave it out")
+            log.warning("init_from=%s: %s=%s has no effect on its tokenizer", origin, key, written(value))
 
 
 def start_weights(start: Loaded, tokenizer: Tokenizer) -> dict[str, Tensor]:

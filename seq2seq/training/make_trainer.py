@@ -19,6 +19,8 @@ from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
 from seq2seq import checkpoint
 from seq2seq.data.batching import longest_width
+from seq2seq.data.context import context_size
+from seq2seq.data.languages import target_languages
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.network.build import max_positions
 from seq2seq.network.model import Seq2Seq
@@ -42,7 +44,8 @@ def load_teacher(plan: RunPlan, tokenizer: Tokenizer, *, longest: int) -> Seq2Se
         longest: Pieces of the longest training sentence.
 
     Raises:
-        ValueError: It has another tokenizer, so that its predictions are of other pieces, or too few positions.
+        ValueError: It has another tokenizer, so that its predictions are of other pieces, translates between other
+            languages or with another context, or has too few positions.
     """
     path = plan.optim.teacher
     if path is None:
@@ -52,6 +55,13 @@ def load_teacher(plan: RunPlan, tokenizer: Tokenizer, *, longest: int) -> Seq2Se
         raise ValueError(
             f"optim.teacher={path} has another tokenizer than this run: start from it (init_from={path}), or learn "
             "from its translations (python -m seq2seq.distill)"
+        )
+    src, tgt, context = str(teacher.meta["src_lang"]), target_languages(teacher.meta), context_size(teacher.meta)
+    data = plan.data
+    if src != data.src or data.tgt not in tgt or context != data.context:
+        raise ValueError(
+            f"optim.teacher={path} translates {src} to {', '.join(tgt)} with data.context={context}, this run "
+            f"{data.src} to {data.tgt} with {data.context}: choose a teacher of the run's own task"
         )
     most = max_positions(teacher.meta["model"], trust=plan.trust)
     if most and longest > longest_width(most):

@@ -96,6 +96,7 @@ def test_checkpoints_trained_with_other_sampling_of_the_same_pieces_are_averaged
     [
         (lambda p: p.meta["model"]["model"].update(activation="gelu"), r"model\.activation is gelu there"),
         (lambda p: p.meta.update(tgt_lang="fr"), "tgt_lang is fr there and en here"),
+        (lambda p: p.meta.update(context=2), "context is 2 there and 0 here"),
         (lambda p: p.meta["tokenizer"].update(src_model=b"other"), "another tokenizer"),
         (lambda p: p.weights.popitem(), "different weights"),
         (lambda p: p.weights.update({next(iter(p.weights)): torch.zeros(2)}), "different weights"),

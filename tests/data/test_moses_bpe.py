@@ -85,6 +85,9 @@ def test_words_are_known_by_their_ends():
     shown = source_pieces(tokenizer, row[:-1])
     assert shown[:4] == ["low", "er▁", "low▁", ",▁"]
     assert words_of(["low", "er▁", "low▁", ""]) == [[0, 1], [2]]
+    japanese = ["▁", "東京", "に", "<0xE6>", "<0x9D>", "x", "▁y", ""]
+    assert words_of(japanese) == [[0, 1, 2, 3, 4, 5], [6]]
+    assert words_of(japanese, unspaced=True) == [[0, 1], [2], [3, 4, 5], [6]]
     assert tokenizer.src.decode(["low", "er▁", "low▁"]) == "lower low"
     assert target_ids(tokenizer, ["low", "low▁"]) == (8, 4)
     words = Words.of(shown)

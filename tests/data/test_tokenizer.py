@@ -181,6 +181,23 @@ def test_sampling_follows_the_seed_and_keeps_the_text(kind):
     assert tokenizer.encode_tgt(EN[:100]) == best
 
 
+def test_sampling_by_a_model_that_has_one_segmentation_is_refused():
+    """SentencePiece samples nothing from models of words and characters, so that all sentences would be empty."""
+    state = train(replace(SMALL, type="word")).to_state()
+    with pytest.raises(ValueError, match="sampling_alpha"):
+        Tokenizer.from_state(state | {"sampling_alpha": 0.1})
+
+
+def test_marks_are_control_symbols():
+    """A user-defined symbol is a piece of any text, so that a context could not be told from it."""
+    model = io.BytesIO()
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(EN), model_writer=model, vocab_size=60, user_defined_symbols=["<sep>"], pad_id=3
+    )
+    with pytest.raises(ValueError, match="--control_symbols=<sep>"):
+        Tokenizer(src_model=model.getvalue()).tag_ids(["<sep>"])
+
+
 def test_the_draw_of_a_single_line_follows_its_seed_alone():
     tokenizer = train(replace(SMALL, sampling_alpha=0.3))
 

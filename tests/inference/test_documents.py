@@ -154,6 +154,13 @@ def test_marks_are_around_characters_of_unspaced_scripts_and_whole_words_of_othe
     assert converted(".html", "我<b>喜欢</b>印地语", translated) == "मुझे <b>हिन्दी</b> पसंद"
 
 
+def test_words_in_another_unicode_form_are_placed_as_without_an_alignment():
+    def translated(texts: Sequence[str], marked: Sequence[bool]):
+        return [("I am here", Alignment(["(", "ﬁ"], ["I", "am", "here"], [(0, 0), (0, 1), (0, 2)], [])) for _ in texts]
+
+    assert converted(".html", "我<b>在</b>这", translated) == "I <b>am</b> here"
+
+
 def test_marks_follow_their_words():
     found = converted(".html", "<p>Das <b>rote <i>Haus</i></b> ist <a href=x>hier</a></p>", stub(reverse), "")
     assert found == "<p><a href=x>HIER</a> IST <b><i>HAUS</i> ROTE</b> DAS</p>"

@@ -6,14 +6,17 @@ import io
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tiny
 
 from seq2seq import translate
+from seq2seq.inference import search_parts
 from seq2seq.inference.glossary import Glossary, Term, TermCounts, has_words
 from seq2seq.inference.line_stream import LineStream
+from seq2seq.inference.parts import SourceLine, SourcePart
 from seq2seq.inference.service.loaded_models import BatchTranslator
 from seq2seq.inference.service.messages import RefusedError, TranslateRequest, checked, chosen_options, texts_of
 from seq2seq.inference.service.settings import ServiceSettings
@@ -105,6 +108,22 @@ def test_terms_are_in_the_translations_of_their_sentences(translator):
     # A line with a phrase of its own stays whole, and has both
     (both,) = translator.translate(lines[:1], phrases=[["cat"]], glossary={"Hund": "dog"}, note=lambda note: None)
     assert (both[0].parts, has_words(both[0].text, "cat"), both[0].terms[0].found) == ((), True, True)
+
+
+def test_a_term_without_its_pieces_is_not_found():
+    """The tokenizer has no ♯, and would write "you"."""
+    tokenizer, term = tiny.tokenizer(byte_fallback=False, vocab_size=50), Term("du", "you♯", True)
+    (ids,) = tokenizer.encode_tgt(["you see"])
+    line = SourceLine([SourcePart([5], "du", "", terms=(term,))], "")
+    ((found,),) = search_parts.as_text(tokenizer, [[search_parts.Joined([ids], -1.0, -1.0)]], [line], spaces=True)
+    assert (found.text, found.terms) == ("you see", (term._replace(found=False),))
+
+
+def test_phrases_of_unspaced_scripts_need_no_space():
+    pieces = {"東京": [7, 8], "▁x": [9], " 東": [7, 5]}
+    inner = SimpleNamespace(piece_to_id={"▁": 7}.get)
+    tokenizer: Any = SimpleNamespace(tgt=inner, encode_tgt=lambda texts: [[*pieces[text], 3] for text in texts])
+    assert search_parts._phrase_ids(tokenizer, list(pieces)) == [[8], [9], [5]]
 
 
 def test_terms_that_cannot_be_placed_are_left_out(translator):

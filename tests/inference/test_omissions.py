@@ -22,6 +22,11 @@ from seq2seq.settings.search import SearchSettings
 PIECES = ["▁Wir", "▁lesen", "▁ein", "▁Buch", ",", "▁und", "▁es", "▁reg", "net", ".", "▁Gut", "."]
 
 
+def test_bytes_of_a_character_are_no_words():
+    weights = torch.tensor([[1.0, 1.0, 0.0, 0.0, 0.0, 0.0]])
+    assert unread_clauses(weights, ["▁a", ".", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>"]) == []
+
+
 def test_a_clause_that_nothing_reads_is_found():
     """Computed by hand for 12 pieces in clauses of 5, 5 and 2; the last clause is too short to judge."""
     weights = torch.zeros(5, 12)

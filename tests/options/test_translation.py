@@ -15,7 +15,7 @@ from composed import resolved
 from sacrebleu.metrics.chrf import CHRF
 
 from seq2seq import checkpoint, score, translate
-from seq2seq.inference.forced import force, links, pharaoh, saliency, word_weights
+from seq2seq.inference.forced import force, links, pharaoh, saliency, word_weights, words_of
 from seq2seq.inference.forced_text import force_lines
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.mbr import rank_by_agreement, utility
@@ -324,13 +324,13 @@ def test_forced_log_probabilities_that_are_not_finite_end_the_command(tmp_path, 
 def test_words_are_aligned_by_hand():
     """Sums over the source word's pieces, means over the target word's: 0.55 against 0.2, then 0.7 against 0.2."""
     weights = torch.tensor([[0.1, 0.3, 0.4, 0.2], [0.4, 0.1, 0.3, 0.2], [0.1, 0.2, 0.2, 0.5], [1.0, 0.0, 0.0, 0.0]])
-    words = word_weights(weights, ["", "▁ein", "▁Ha", "us"], ["▁ho", "use", "▁the", ""])
+    words = word_weights(weights, words_of(["", "▁ein", "▁Ha", "us"]), words_of(["▁ho", "use", "▁the", ""]))
     torch.testing.assert_close(words, torch.tensor([[0.2, 0.55], [0.2, 0.7]]))
     assert links(words) == [(1, 0), (1, 1)]
     assert links(torch.tensor([[0.2, 0.8], [0.0, 0.0], [0.3, 0.1]])) == [(1, 0), (0, 2)]
     swapped = torch.tensor([[0.1, 0.8, 0.1], [0.7, 0.2, 0.1], [0.0, 0.0, 1.0]])
-    assert pharaoh(links(word_weights(swapped, ["▁a", "▁b", ""], ["▁c", "▁d", ""]))) == "1-0 0-1"
-    assert pharaoh(links(word_weights(swapped[:, :1], [""], ["▁c", "▁d", ""]))) == ""
+    assert pharaoh(links(word_weights(swapped, words_of(["▁a", "▁b", ""]), words_of(["▁c", "▁d", ""])))) == "1-0 0-1"
+    assert pharaoh(links(word_weights(swapped[:, :1], words_of([""]), words_of(["▁c", "▁d", ""])))) == ""
 
 
 def test_saliency_is_a_distribution_over_real_positions(translator):

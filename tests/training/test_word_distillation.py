@@ -88,6 +88,9 @@ def test_a_teacher_needs_the_positions_of_the_longest_sentence(tmp_path: Path):
     plan = make_plan(resolved([f"optim.teacher={origin}"]), mixer="x")
     tokenizer = checkpoint.load(origin).tokenizer
     assert load_teacher(plan, tokenizer, longest=16)
+    other = make_plan(resolved([f"optim.teacher={origin}", "data.src=en", "data.tgt=de"]), mixer="x")
+    with pytest.raises(ValueError, match=r"translates de to en .*this run en to de"):
+        load_teacher(other, tokenizer, longest=16)
     with pytest.raises(ValueError, match=r"has 16 positions.* 17 pieces.*data\.clean\.max_length=16"):
         load_teacher(plan, tokenizer, longest=17)
 

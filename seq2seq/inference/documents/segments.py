@@ -248,14 +248,17 @@ def _links(
 ) -> list[list[int]]:
     """Return the target tokens of each source token; punctuation has none."""
     found: list[list[int]] = [[] for _ in source]
-    if alignment is None:
+    left_words, right_words = [], []
+    if alignment is not None:
+        left_words, right_words = _places(alignment.source, text, source), _places(alignment.target, other, target)
+    # Words in another Unicode form are not found
+    if alignment is None or not any(left_words) or not any(right_words):
         left = [i for i, (start, _) in enumerate(source) if text[start].isalnum()]
         right = [j for j, (start, _) in enumerate(target) if other[start].isalnum()]
         for place, i in enumerate(left):
             same = place * len(right) // len(left)
             found[i] = right[same : same + 1]
         return found
-    left_words, right_words = _places(alignment.source, text, source), _places(alignment.target, other, target)
     for one, two in alignment.links:
         for i in left_words[one]:
             # The first and the last one are enough, and a word may have many

@@ -26,6 +26,7 @@ from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
 from seq2seq.metadata import KEY, search_settings
 from seq2seq.network.build import hidden_matrices
+from seq2seq.network.low_rank import merged
 from seq2seq.network.model import Seq2Seq
 from seq2seq.search.graphs import CudaRecorder
 from seq2seq.settings.optim import OptimSettings
@@ -141,7 +142,7 @@ class TranslationTask(L.LightningModule):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint with the current weights, see `seq2seq.checkpoint.save`."""
-        checkpoint.save(path, checkpoint.Stored(self.description, self.model.state_dict()))
+        checkpoint.save(path, checkpoint.Stored(self.description, merged(self.model.state_dict())))
 
     # Training
 
