@@ -170,7 +170,10 @@ def test_a_run_saves_plain_checkpoints_and_resumes(tmp_path: Path, more: tuple[s
     # Without the factors
     parameters = sum(each.numel() for each in checkpoint.load(folder.best).model.parameters())
     assert folder.read_results()["parameters"] == parameters
-    run("trainer.max_steps=3", "resume=auto")
+    again = run("trainer.max_steps=3", "resume=auto")
     assert read_state(folder.last)["global_step"] == 3
+    # The Lightning module as well
+    again.task().save(tmp_path / "again.safetensors")
+    assert checkpoint.load(tmp_path / "again.safetensors").model.state_dict().keys() == before.keys()
     with pytest.raises(ValueError, match=r"optim\.lora was 2 and is now 3, which cannot continue"):
         run("optim.lora=3", "resume=auto", "force=true")

@@ -96,7 +96,9 @@ class ProgressLog(L.Callback):
                 "continuing at update %s%s: %.0f%% of the run is done, after %s of training and validation",
                 f"{trainer.global_step:,}", _epoch(trainer, ", "), 100 * share, clock(budget.clock.seconds),
             )  # fmt: skip
-        if trainer.train_dataloader.num_workers:
+        loader = trainer.train_dataloader
+        assert loader is not None
+        if loader.num_workers:
             # The CPU time of data workers is unknown, like the time of other ranks
             self.watch.load(self.watch.seconds)
         self.watch.start()
