@@ -204,7 +204,7 @@ def test_prepare_twice_at_once_then_train_finds_it(tmp_path):
     assert [process.returncode for process in both] == [0, 0]
     assert output.count("training the tokenizer") == 1
     assert output.count("prepared in ") == 2
-    assert {name.split("-")[0] for name in names(tmp_path / "cache")} == {"text", "tokenizer", "ids"}
+    assert {name.split("-")[0] for name in names(tmp_path / "cache")} == {"text", "tokenizer", "ids", "overlap"}
     assert str(next((tmp_path / "cache").glob("tokenizer-*"))) in output
 
 
