@@ -16,10 +16,9 @@ from seq2seq.network.mixer import CrossMixer
 from seq2seq.network.model import Seq2Seq
 from seq2seq.network.pooling import spread
 from seq2seq.search import Ensemble, NotFiniteScoresError, Specials, models_of
-from seq2seq.system.characters import UNSPACED
+from seq2seq.system.characters import UNSPACED_OF_ANY_WIDTH
 
-# With forms of other widths
-_UNSPACED = re.compile(f"[{UNSPACED}\uff00-\uffef]")
+_UNSPACED = re.compile(f"[{UNSPACED_OF_ANY_WIDTH}]")
 
 
 class SourceAttention(NamedTuple):

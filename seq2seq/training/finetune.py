@@ -106,10 +106,9 @@ def swapped_slots(before: Mapping[str, Any], config: Mapping[str, Any], plan: Ru
     return found
 
 
-def keep_weights(model: Seq2Seq, weights: Mapping[str, Tensor]) -> set[str]:
-    """Load the weights that fit `model` by name and shape; return the names of its others, which stay as drawn."""
+def keep_weights(model: Seq2Seq, weights: Mapping[str, Tensor]) -> None:
+    """Load the weights that fit `model` by name and shape; its others stay as drawn."""
     model.load_state_dict(_fitting(model, weights), strict=False)
-    return new_weights(model, weights)
 
 
 def new_weights(model: Seq2Seq, weights: Mapping[str, Tensor]) -> set[str]:

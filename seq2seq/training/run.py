@@ -277,11 +277,11 @@ class TrainingRun:
         config = plan.model_config(tokenizer.sizes | checks.image_sizes(tokenizer.patches))
         torch.manual_seed(plan.run.seed)  # right before the weights are drawn
         model = build_model(config, trust=plan.trust)
-        new = finetune.keep_weights(model, finetune.start_weights(start, tokenizer)) if start else set[str]()
+        # Tables with rows for new pieces are new, too
+        new = finetune.new_weights(model, start.model.state_dict()) if start else set[str]()
         if start:
+            finetune.keep_weights(model, finetune.start_weights(start, tokenizer))
             finetune.start_mixers(model, start.model, new)
-            # Tables with rows for new pieces are trained whole, too
-            new |= finetune.new_weights(model, start.model.state_dict())
         choose_trained(model, plan.optim, new=new)
         prepare_for_training(model, plan.trainer, compile=self.compile)
         description = describe(  # stored in every checkpoint, so translation needs no other file

@@ -150,8 +150,8 @@ def test_a_new_mixer_starts_from_the_values_of_the_old_one(start, caplog, name, 
     for taps in (1, 2):
         found = swapped(start, *words, f"+mixer.decoder.kernel_size={taps}")
         model = build_model(found.model_config(sizes)).eval()
-        new = finetune.keep_weights(model, loaded.model.state_dict())
-        finetune.start_mixers(model, loaded.model, new)
+        finetune.keep_weights(model, loaded.model.state_dict())
+        finetune.start_mixers(model, loaded.model, finetune.new_weights(model, loaded.model.state_dict()))
         x = torch.randn(2, 1, 16)
         layers: list[Any] = [*zip(loaded.model.decoder.layers, model.decoder.layers, strict=True)]
         for old, own in layers:
@@ -166,7 +166,7 @@ def test_a_kept_matrix_of_values_is_not_copied_again(start):
     """The same mixer again, of which all weights fit."""
     loaded = checkpoint.load(start)
     model = copy.deepcopy(loaded.model)
-    finetune.start_mixers(model, loaded.model, finetune.keep_weights(model, loaded.model.state_dict()))
+    finetune.start_mixers(model, loaded.model, finetune.new_weights(model, loaded.model.state_dict()))
     assert all(weight.equal(model.state_dict()[name]) for name, weight in loaded.model.state_dict().items())
 
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from seq2seq.system.characters import UNSPACED
+from seq2seq.system.characters import UNSPACED_OF_ANY_WIDTH
 
 if TYPE_CHECKING:
     from seq2seq.inference.forced_text import Alignment
@@ -24,14 +24,13 @@ Write = Callable[[Sequence[str]], str]
 _DEEPEST = 100
 # Characters in which the next word of an alignment is searched.
 _FAR = 200
-# Each character of these is a token by itself
-_UNSPACED = f"{UNSPACED}\uff00-\uffef"
 # Accents and vowel signs, which follow their letter
 _SIGNS = "".join(sign for sign in map(chr, range(0x300, 0x1E00)) if unicodedata.category(sign)[0] == "M")
-_SPACED = rf"[^\W{_UNSPACED}]"
+# Each character of an unspaced script is a token by itself
+_SPACED = rf"[^\W{UNSPACED_OF_ANY_WIDTH}]"
 _TOKEN = re.compile(rf"(?:{_SPACED}[{_SIGNS}]*)+|\S[{_SIGNS}]*")
 # Words in these may follow an address without a space, and so may Korean particles
-_GLUED = rf"{_UNSPACED}\uac00-\ud7a3"
+_GLUED = rf"{UNSPACED_OF_ANY_WIDTH}\uac00-\ud7a3"
 _LETTER = rf"[^\W{_GLUED}]"
 _ADDRESS = re.compile(
     rf"(?<!{_LETTER})(?={_LETTER})(?:(?:https?://|www\.)[^\s<>\"()\[\]{_GLUED}]{{0,2000}}(?:{_LETTER}|/)|"
