@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import cards
+from benchmarks.cells import MARGIN, PairDifference, compare_pairs, flops, interval, millions, spread
 from seq2seq.comparison import estimates
-from seq2seq.comparison.estimates import holm, p_text
+from seq2seq.comparison.estimates import p_text
 from seq2seq.comparison.groups import Group, group_runs, seed_means
 from seq2seq.comparison.letters import letters
 from seq2seq.runs.results import RunResult, collect
@@ -33,8 +34,6 @@ ROOT = Path(__file__).resolve().parent.parent
 KEPT = "benchmarks/results/kept"
 PAGES = ("README.md", "docs/results.md", "docs/cards.md", "docs/leaderboard.md")
 BASELINE = "transformer"
-# Equivalence margin of docs/benchmark.md
-MARGIN = 0.5
 # Revisions in which models of `bahdanau` had another initialization: before biases started at zero (76304ee)
 _OTHER_BIASES = ("57cbd51f4b50", "7a508376cc88", "b8c784dd2508")
 _KINDS = {
@@ -123,62 +122,14 @@ def _score(run: RunResult, metric: str) -> float:
     return run.score("test", metric)
 
 
-def _spread(values: Sequence[float]) -> str:
-    """Write mean ± standard deviation."""
-    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.2f}{deviation}"
-
-
-def _millions(runs: Sequence[RunResult]) -> str:
-    return f"{runs[0].results['parameters'] / 1e6:.2f}M"
-
-
-def _flops(runs: Sequence[RunResult]) -> float:
-    """Return the training FLOPs of a target token."""
-    throughput = [run.results["throughput"]["model_flops_per_second"] for run in runs]
-    tokens = [run.number("target_tokens_per_second") for run in runs]
-    return statistics.fmean(flops / rate for flops, rate in zip(throughput, tokens, strict=True))
-
-
-class PairDifference(NamedTuple):
-    """Difference of two mixers' means.
-
-    Attributes:
-        estimate: Estimate over seeds, with the deviation of all mixers of the corpus.
-        p_value: p value of a true difference of zero, adjusted over all pairs of the corpus by Holm's method.
-        outside: p value of a true difference outside ± `MARGIN`, adjusted in the same way.
-    """
-
-    estimate: estimates.Estimate
-    p_value: float
-    outside: float
-
-    @property
-    def verdict(self) -> str:
-        """ "differ", "equal" within the margin, or "open"."""
-        if self.p_value < estimates.LEVEL:
-            return "differ"
-        return "equal" if self.outside < estimates.LEVEL else "open"
-
-
 def differences(corpus: Corpus) -> dict[tuple[str, str], PairDifference]:
     """Compare all pairs of mixers by t tests over seeds, as `letters` does."""
-    model = estimates.fit(corpus.groups())
-    assert model is not None
-    pairs = [(one, other) for other, one in itertools.combinations(corpus.groups(), 2)]
-    found = [model.difference(*pair) for pair in pairs]
-    different = holm([each.p_value for each in found])
-    outside = holm([each.equivalence_p(MARGIN) for each in found])
-    return dict(zip(pairs, map(PairDifference, found, different, outside), strict=True))
+    return compare_pairs(corpus.groups(), [(one, other) for other, one in itertools.combinations(corpus.groups(), 2)])
 
 
 def leads(corpus: Corpus) -> dict[str, PairDifference]:
     """Return the differences from the Transformer, by mixer."""
     return {one: found for (one, other), found in differences(corpus).items() if other == BASELINE}
-
-
-def _between(interval: Iterable[float]) -> str:
-    return " to ".join(f"{value:+.2f}" for value in interval)
 
 
 def scores(corpus: Corpus) -> str:
@@ -190,15 +141,15 @@ def scores(corpus: Corpus) -> str:
     header += ["Δ BLEU", "95% interval", "p, adjusted", "parameters", "FLOPs of a token"]
     rows = []
     for name, group in runs.items():
-        bleu, *others = [_spread([_score(run, m) for run in group]) for m in ("bleu", *tokenized, "chrf", "perplexity")]
+        bleu, *others = [spread([_score(run, m) for run in group]) for m in ("bleu", *tokenized, "chrf", "perplexity")]
         lead = against.get(name)
         shown = (
-            [f"{lead.estimate.value:+.2f}", _between(lead.estimate.interval), p_text(lead.p_value)]
+            [f"{lead.estimate.value:+.2f}", interval(lead.estimate.interval), p_text(lead.p_value)]
             if lead
             else ["", "", ""]
         )
         cells = [f"`{name}`", ", ".join(str(run.seed) for run in group), bleu, same.get(name, ""), *others, *shown]
-        rows.append([*cells, _millions(group), f"{_flops(group) / _flops(runs[BASELINE]):.2f}"])
+        rows.append([*cells, millions(group), f"{flops(group) / flops(runs[BASELINE]):.2f}"])
     return markdown_table(header, rows, right=[name for name in header[2:] if name != "letters"])
 
 
@@ -207,7 +158,7 @@ def between(corpus: Corpus) -> str:
     rows = []
     for (one, other), found in differences(corpus).items():
         if other != BASELINE:
-            value = [f"{found.estimate.value:+.2f}", _between(found.estimate.interval)]
+            value = [f"{found.estimate.value:+.2f}", interval(found.estimate.interval)]
             tests = [p_text(found.p_value), p_text(found.outside), found.verdict]
             rows.append([f"`{one}` - `{other}`", *value, *tests])
     header = ["difference", "BLEU", "95% interval", "p, adjusted", f"equivalence p (± {MARGIN})", "verdict"]
@@ -293,9 +244,9 @@ def answer() -> str:
             continue
         cells = [f"`{name}`: {kind}"]
         for corpus, group in zip((FRENCH, TATOEBA), groups, strict=True):
-            text = f"{_spread([_score(run, 'bleu') for run in group])} {same[corpus][name]}" if group else ""
+            text = f"{spread([_score(run, 'bleu') for run in group])} {same[corpus][name]}" if group else ""
             cells.append(f"{text} ({len(group)} seeds)" if 0 < len(group) < 3 else text)
-        sizes = sorted({_millions(group) for group in groups if group})
+        sizes = sorted({millions(group) for group in groups if group})
         rows.append([*cells, ", ".join(reversed(sizes))])
     header = ["mixer", FRENCH.label, TATOEBA.label, "parameters"]
     table = markdown_table(header, rows, right=header[1:])
@@ -426,7 +377,7 @@ def board(corpus: Corpus) -> str:
     for group in sorted(listed(corpus), key=lambda group: -statistics.fmean(_bleu(group))):
         bleu, seeds = _bleu(group), ", ".join(str(seed) for seed in group.by_seed("test", "bleu"))
         cells = [f"{statistics.fmean(bleu):.2f}", _mean_interval(bleu, scored), same.get(group.label, "")]
-        cells += [f"{statistics.fmean(group.values('test', 'chrf')):.2f}", _millions(group.runs)]
+        cells += [f"{statistics.fmean(group.values('test', 'chrf')):.2f}", millions(group.runs)]
         revisions = sorted({str(run.results.get("git_revision"))[:7] for run in group.runs})
         rows.append([f"`{group.label}`", seeds, *cells, f"{group.mean('steps'):,.0f}", ", ".join(revisions)])
     header = ["mixer", "seeds", "BLEU", "95% interval", "letters", "chrF", "parameters", "updates", "revision"]

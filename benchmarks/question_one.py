@@ -1,0 +1,232 @@
+"""Question 1 of docs/benchmark.md: the tables of its runs, for `benchmarks.tables`.
+
+    python -m benchmarks.question_one multi30k
+
+The command scores the kept translations against the references in that folder, and writes scores.csv, from which the
+tables are computed: BLEU of each run on each test set, and on all sets as one corpus. Intervals of the bootstrap are
+read from comparison-differences.csv and secondary-differences.csv, which `seq2seq.compare` wrote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import sacrebleu
+
+from benchmarks.cells import MARGIN, PairDifference, compare_pairs, flops, interval, millions, spread
+from seq2seq.comparison.estimates import LEVEL, fit, mean, p_text
+from seq2seq.comparison.letters import letters
+from seq2seq.evaluation.scoring import read_text
+from seq2seq.runs.results import RunResult, collect
+from seq2seq.system.markdown import markdown_table
+
+FOLDER = Path(__file__).resolve().parent / "results/q1_en_fr"
+# The systems, and their labels in the tables of `seq2seq.compare`
+SYSTEMS = {
+    "transformer": "transformer",
+    "transformer_deep": "transformer mixer.extra_encoder_layers=1",
+    "rotary": "rotary",
+    "relative_bias": "relative_bias",
+    "lightconv": "lightconv mixer.extra_encoder_layers=1",
+    "lightconv_shallow": "lightconv mixer.extra_encoder_layers=0",
+}
+PRIMARY = [
+    ("rotary", "transformer"),
+    ("transformer_deep", "transformer"),
+    ("lightconv_shallow", "transformer"),
+    ("rotary", "lightconv"),
+]
+SECONDARY = [("lightconv", "transformer_deep")]
+# Test sets by the names of their translations, and all of them as one corpus
+SETS = {"test": "test2016", "test2017": "test2017", "test2017mscoco": "test2017mscoco"}
+ALL = "all"
+# Updates whose validation the table of convergence shows
+_UPDATES = (256, 512, 1024, 1280, 1408, 1536, 1600)
+
+
+class Contrast(NamedTuple):
+    """A contrast of the protocol.
+
+    Attributes:
+        tested: The t tests over seeds.
+        paired: p value of the paired t test of the two systems alone.
+        bootstrap: 95% interval of the bootstrap over seeds and sentences.
+    """
+
+    tested: PairDifference
+    paired: float
+    bootstrap: tuple[float, float]
+
+    @property
+    def verdict(self) -> str:
+        """ "better", "worse", "equal" or "open", by the rules of the protocol."""
+        low, high = self.bootstrap
+        if self.tested.p_value < LEVEL and (low > 0 or high < 0):
+            return "better" if low > 0 else "worse"
+        return "equal" if self.tested.outside < LEVEL else "open"
+
+
+def system(run: RunResult) -> str:
+    """Return the system of a run, the second word of its name."""
+    return run.name.split("-")[1]
+
+
+@cache
+def runs() -> dict[str, list[RunResult]]:
+    """Return the kept runs of each system, by seed."""
+    found = sorted(collect([str(FOLDER)], "test").runs, key=lambda run: run.seed)
+    return {name: [run for run in found if system(run) == name] for name in SYSTEMS}
+
+
+@cache
+def scores(name: str) -> dict[str, dict[int, float]]:
+    """Return BLEU by seed of each system on a test set, or on all of them."""
+    with open(FOLDER / "scores.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return {each: {int(row["seed"]): float(row[name]) for row in rows if row["system"] == each} for each in SYSTEMS}
+
+
+@cache
+def contrasts() -> dict[tuple[str, str], Contrast]:
+    """Test the primary contrasts, corrected together, and the secondary one."""
+    found = {}
+    for pairs, path in ((PRIMARY, "comparison-differences.csv"), (SECONDARY, "secondary-differences.csv")):
+        with open(FOLDER / path, newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if row["set"].count("+") == len(SETS) - 1]
+        resampled = {(row["group"], row["baseline"]): row for row in rows}
+        for pair, tested in compare_pairs(scores(ALL), pairs).items():
+            two = fit({name: scores(ALL)[name] for name in pair})
+            assert two is not None
+            row = resampled[SYSTEMS[pair[0]], SYSTEMS[pair[1]]]
+            ends = float(row["bootstrap_low"]), float(row["bootstrap_high"])
+            found[pair] = Contrast(tested, two.difference(*pair).p_value, ends)
+    return found
+
+
+def system_table() -> str:
+    """Write the table of the systems."""
+    same = letters(fit(scores(ALL)))
+    rows = []
+    for name, group in runs().items():
+        bleu = list(scores(ALL)[name].values())
+        estimate = mean(bleu)
+        assert estimate is not None
+        low, high = estimate.interval
+        cells = [spread(bleu), f"{low:.2f} to {high:.2f}", same[name]]
+        cells += [f"{statistics.fmean(scores(each)[name].values()):.2f}" for each in SETS.values()]
+        tests = [run.results["test"] for run in group]
+        cells += [f"{statistics.fmean(test['convention']['value'] for test in tests):.2f}"]
+        cells += [spread([run.results["valid"]["perplexity"] for run in group])]
+        cells += [millions(group), f"{flops(group) / flops(runs()['transformer']):.2f}"]
+        cells += [f"{statistics.fmean(run.number('training_cpu_seconds') for run in group) / 60:.0f}"]
+        rows.append([f"`{name}`", *cells])
+    header = ["system", "BLEU", "95% interval", "letters", *SETS.values(), "tokenized, test2016"]
+    header += ["validation perplexity", "parameters", "FLOPs of a token", "CPU minutes"]
+    return markdown_table(header, rows, right=[name for name in header[1:] if name != "letters"])
+
+
+def contrast_table() -> str:
+    """Write the table of the contrasts."""
+    rows = []
+    for number, ((one, other), found) in enumerate(contrasts().items(), 1):
+        tested = found.tested
+        cells = [f"{tested.estimate.value:+.2f}", interval(tested.estimate.interval), p_text(tested.p_value)]
+        cells += [interval(found.bootstrap), p_text(tested.outside), p_text(found.paired), found.verdict]
+        which = str(number) if (one, other) in PRIMARY else "secondary"
+        rows.append([which, f"`{one}` - `{other}`", *cells])
+    header = ["", "contrast", "Δ BLEU", "95% interval", "p", "bootstrap interval", f"equivalence p (± {MARGIN})"]
+    header += ["paired t test, p", "verdict"]
+    return markdown_table(header, rows, right=header[2:-1])
+
+
+def set_table() -> str:
+    """Write the contrasts on each test set."""
+    rows = []
+    for pair in contrasts():
+        cells = [f"`{pair[0]}` - `{pair[1]}`"]
+        for name in (*SETS.values(), ALL):
+            model = fit(scores(name))
+            assert model is not None
+            found = model.difference(*pair)
+            cells.append(f"{found.value:+.2f} ({interval(found.interval)})")
+        rows.append(cells)
+    header = ["Δ BLEU", *SETS.values(), "all"]
+    return markdown_table(header, rows, right=header[1:])
+
+
+def seed_table() -> str:
+    """Write BLEU of each run, on all test sets as one corpus."""
+    seeds = sorted(scores(ALL)["transformer"])
+    rows = [[f"`{name}`", *(f"{found[seed]:.2f}" for seed in seeds)] for name, found in scores(ALL).items()]
+    header = ["BLEU", *(f"seed {seed}" for seed in seeds)]
+    return markdown_table(header, rows, right=header[1:])
+
+
+def curve_table() -> str:
+    """Write the validation perplexity of each system as it trains, mean over seeds."""
+    rows = []
+    for name, group in runs().items():
+        curves = [_curve(run) for run in group]
+        rows.append([f"`{name}`", *(f"{statistics.fmean(curve[step] for curve in curves):.3f}" for step in _UPDATES)])
+    header = ["validation perplexity after", *(f"{step:,}" for step in _UPDATES)]
+    return markdown_table(header, rows, right=header[1:])
+
+
+def _curve(run: RunResult) -> dict[int, float]:
+    with open(run.folder.path / "metrics.csv", newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["val/perplexity"]]
+    return {int(row["step"]): float(row["val/perplexity"]) for row in rows}
+
+
+def of_system(name: str) -> str:
+    """Write the mean of a system on all test sets, with its interval, for its mixer's card."""
+    bleu = list(scores(ALL)[name].values())
+    estimate = mean(bleu)
+    assert estimate is not None
+    low, high = estimate.interval
+    return f"{statistics.fmean(bleu):.2f}, {low:.2f} to {high:.2f} (question 1 of the benchmark, {len(bleu)} seeds)"
+
+
+def write_scores(text: Path) -> None:
+    """Score the translations of all runs against the references in a folder, and write scores.csv.
+
+    Raises:
+        ValueError: The score of test2016 is not the run's own, or a system has too few runs.
+    """
+    references = {name: read_text(str(text / f"{name}.fr"), warn=print) for name in SETS.values()}
+    references[ALL] = [line for name in SETS.values() for line in references[name]]
+    rows = []
+    for name, group in runs().items():
+        for run in group:
+            lines = {each: run.folder.path.joinpath(f"{file}.hyp") for file, each in SETS.items()}
+            found = {each: path.read_text("utf-8").removesuffix("\n").split("\n") for each, path in lines.items()}
+            found[ALL] = [line for each in SETS.values() for line in found[each]]
+            bleu = {each: sacrebleu.corpus_bleu(found[each], [references[each]]).score for each in references}
+            if abs(bleu["test2016"] - run.score("test", "bleu")) > 1e-6:
+                raise ValueError(f"{run.name}: BLEU is {bleu['test2016']}, not {run.score('test', 'bleu')}")
+            rows.append([name, run.seed, *(f"{score:.4f}" for score in bleu.values())])
+    with open(FOLDER / "scores.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([["system", "seed", *references], *rows])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write scores.csv."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.question_one",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("text", type=Path, help="folder with test2016.fr, test2017.fr and test2017mscoco.fr")
+    write_scores(parser.parse_args(argv).text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
