@@ -33,8 +33,9 @@ from seq2seq.system.stdio import print_error
 
 EPILOG = """\
 Writes the corpus OUTPUT.<source language> and OUTPUT.<target language>, a pair for each translation. With --n-best or
---samples a source line occurs once for each of its distinct translations. Empty lines, and lines without a translation,
-are left out. The command also takes the options of seq2seq.translate, such as --beam-size 1 or --max-tokens 8000.
+--samples a source line occurs once for each of its distinct translations. Lines without a translation are left out, and
+empty lines too, unless the teacher reads context: there, a blank line ends a document. The command also takes the
+options of seq2seq.translate, such as --beam-size 1 or --max-tokens 8000.
 
 Words such as optim.lr=1e-3 are settings of seq2seq.train: with at least one of them, a student is trained on the corpus
 (data=files data.train=OUTPUT, the teacher's languages, and resume=auto, unless given). A mixer of the teacher itself is
@@ -97,6 +98,7 @@ def _run(options: argparse.Namespace, more: list[str], settings: list[str]) -> i
     _check_settings(settings)
     # These import torch
     from seq2seq.checkpoint import read_description
+    from seq2seq.data.context import context_size
     from seq2seq.inference.model_files import locate
 
     teacher = checkpoint_file(locate(options.ckpt))
@@ -125,7 +127,7 @@ def _run(options: argparse.Namespace, more: list[str], settings: list[str]) -> i
                 given = ["--ckpt", options.ckpt, "--input", source, "--output", str(part), *machine, *search]
                 if status := _translate([*given, "--format", "json", "--resume"], part):
                     return status
-        _write_corpus(options.input, parts, sides)
+        _write_corpus(options.input, parts, sides, documents=context_size(meta) > 0)
         for part in parts:
             part.unlink()
     print_error(f"corpus: {sides[0]} and {sides[1]}")
@@ -183,8 +185,9 @@ def _translate(words: Sequence[str], output: Path) -> int:
     return 0 if status == 1 and output.is_file() else status
 
 
-def _write_corpus(inputs: Sequence[str], parts: Sequence[Path], sides: Sequence[Path]) -> None:
-    """Write a pair for each distinct translation of each line."""
+def _write_corpus(inputs: Sequence[str], parts: Sequence[Path], sides: Sequence[Path], *, documents: bool) -> None:
+    """Write a pair for each distinct translation of each line, and a blank line after each document if asked to."""
+    end = b"\n" if documents else b""
     lines = 0
     pairs = 0
     with atomic_file(sides[0]) as sources, atomic_file(sides[1]) as targets:
@@ -194,10 +197,16 @@ def _write_corpus(inputs: Sequence[str], parts: Sequence[Path], sides: Sequence[
                 for line, row in zip(source, rows, strict=True):
                     text = line.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
                     lines += 1
-                    for translation in _translations(json.loads(row)) if text.strip() else ():
+                    if not text.strip():
+                        sources.write(end)
+                        targets.write(end)
+                        continue
+                    for translation in _translations(json.loads(row)):
                         sources.write(f"{text}\n".encode())
                         targets.write(f"{translation}\n".encode())
                         pairs += 1
+            sources.write(end)
+            targets.write(end)
     print_error(f"{pairs:,} pairs from {lines:,} lines")
 
 

@@ -81,6 +81,20 @@ def test_the_corpus_has_each_distinct_translation_of_each_line(ckpt, folder, cal
     assert sorted(path.name for path in folder.glob("out*")) == ["out.de", "out.en", "out.json"]
 
 
+def test_documents_end_where_they_ended(tmp_path):
+    """A blank line ends a document, as does the end of an input."""
+    inputs = [tmp_path / "a", tmp_path / "b"]
+    for path, text in zip(inputs, ("eins\n\nzwei\ndrei\n", "vier\n"), strict=True):
+        path.write_text(text)
+        rows = [{"translation": line.upper(), "score": -1.0 if line else None} for line in text.splitlines()]
+        path.with_suffix(".jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    sides = [tmp_path / "out.de", tmp_path / "out.en"]
+    parts = [path.with_suffix(".jsonl") for path in inputs]
+    for documents, expected in ((True, "eins\n\nzwei\ndrei\n\nvier\n\n"), (False, "eins\nzwei\ndrei\nvier\n")):
+        distill._write_corpus([str(path) for path in inputs], parts, sides, documents=documents)
+        assert [side.read_text() for side in sides] == [expected, expected.upper()]
+
+
 def test_the_same_command_continues(ckpt, folder, calls, capsys):
     """A finished corpus is not made again, nor the translations of a finished input."""
     assert run(ckpt) == 0
