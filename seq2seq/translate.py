@@ -193,8 +193,6 @@ def _run(options: argparse.Namespace) -> int:
             print_error("type a line and press Enter; Ctrl-D ends")
         # Opened only now, since this waits for the first bytes
         session.run(open_text(source), sink)
-    if options.glossary:
-        print_error(f"glossary: {session.terms}")
     # After the stack: the output is complete, with an empty line for each failure
     if session.failed:
         return fail(f"{session.failed:,} of {session.lines:,} lines could not be translated and are empty", 1)

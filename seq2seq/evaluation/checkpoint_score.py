@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from seq2seq.data.context import sentence_of
+from seq2seq.data.marks import SEPARATOR
 from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs, require_same_test
 from seq2seq.evaluation.scoring import ScoreSettings, Warn
 from seq2seq.inference.notes import Notes
@@ -54,13 +56,17 @@ def score_checkpoint(
         require_no_corpus(save, "--save", languages)
     # --tokenize takes precedence, then --lang, then the tokenizer of the checkpoint's run for its own language
     resolved = settings.resolved(tokenize=tokenize_of(meta, lang), lang=lang)
-    sources, references = load_pairs(section, split, languages=languages, cache=cache, limit=limit, words=data)
+    # The translator adds the context by itself; a source without a sentence before it begins a document
+    where: dict[str, Any] = {"languages": languages, "cache": cache, "limit": limit, "words": data}
+    sources, references = load_pairs(section, split, context=min(1, translator.context), **where)
+    begins = {number for number, source in enumerate(sources) if SEPARATOR not in source}
+    sources = list(map(sentence_of, sources))
     if split == "test" and not data:
         require_same_test(ckpt, section, zip(sources, references, strict=True))
     notes = Notes(warn, what="sentence")
     began = time.perf_counter()
     # From text, like `translate`, to score the text that a user gets
-    hypotheses = translator.texts(sources, note=notes.add)
+    hypotheses = translator.texts(sources, note=notes.add, document=begins)
     seconds = time.perf_counter() - began
     notes.report(len(sources))
     settings.warn_of_text({"translations": hypotheses}, {"references": references}, resolved.tokenize, warn=warn)

@@ -159,6 +159,7 @@ def load_pairs(
     cache: Path,
     limit: int | None = None,
     words: Sequence[str] = (),
+    context: int = 0,
 ) -> tuple[list[str], list[str]]:
     """Read the raw source and reference lines of a split; a split held out of training text is prepared first.
 
@@ -170,6 +171,7 @@ def load_pairs(
         cache: Folder of prepared data.
         limit: Number of pairs, from the first (default: all).
         words: The words of `--data`.
+        context: Number of sentences before each source in its document that are put in front of it.
 
     Raises:
         ValueError: The split is empty, no corpus of the direction has it, the settings do not say where it is, or it
@@ -185,7 +187,8 @@ def load_pairs(
         )
     for part in parts:
         _require_named(part.corpus, split, data.name, words)
-    pairs = list(islice(chain.from_iterable(_part_pairs(part, split, data.name, cache) for part in parts), limit))
+    read = (_part_pairs(part, split, data.name, cache, context) for part in parts)
+    pairs = list(islice(chain.from_iterable(read), limit))
     if not pairs:
         raise ValueError(f"--data {data.name}: its {split} split is empty")
     sides = [src for src, _ in pairs], [tgt for _, tgt in pairs]
@@ -247,10 +250,9 @@ def _require_named(corpus: CorpusSettings, split: str, name: Any, words: Sequenc
         )
 
 
-def _part_pairs(part: NamedCorpus, split: str, name: str, cache: Path) -> Iterator[tuple[str, str]]:
+def _part_pairs(part: NamedCorpus, split: str, name: str, cache: Path, context: int) -> Iterator[tuple[str, str]]:
     """Iterate over the pairs of a corpus, read lazily, so that --limit reads little of a large file."""
-    # The translator adds the context by itself, as for any text
-    corpus = replace(part.corpus, context=0)
+    corpus = replace(part.corpus, context=context)
     with naming(part.name):
         if corpus.place(split) is not None:
             for block in open_split(split, corpus, cache_dir=cache):

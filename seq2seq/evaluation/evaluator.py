@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.data.batching import Batch
+from seq2seq.data.context import fit_context
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.data.text_files import is_blank
 from seq2seq.inference.limits import LONGEST_SOURCE
@@ -175,6 +176,7 @@ class Evaluator:
         longest = tokenizer.patches.ids if tokenizer.patches else translator.max_len
         # Attention's memory also grows with the square of the target's length
         tgt_longest = min(LONGEST_SOURCE, translator.settings.max_len or LONGEST_SOURCE)
+        batch = self._fit_context(batch, longest)
         cropped = crop(batch, longest, tgt_longest, eos_id=tokenizer.eos_id)
         tgt = batch.tgt_mask.sum(1)  # (B,)
         cut = (batch.src_mask.sum(1) > longest) | (tgt > tgt_longest)  # (B,)
@@ -184,6 +186,22 @@ class Evaluator:
         # A blank source has an empty translation in any case
         self.beyond |= set(batch.index[beyond].tolist()) - self._blank
         return cropped
+
+    def _fit_context(self, batch: Batch, longest: int) -> Batch:
+        """Drop sentences of a context until at most `longest` ids are left, as the translator does."""
+        tokenizer = self.translator.tokenizer
+        rows = (batch.src_mask.sum(1) > longest).nonzero().flatten().tolist() if tokenizer.separator is not None else []
+        if not rows:
+            return batch
+        tags = len(self.translator.tags.source)
+        src, mask = batch.src.clone(), batch.src_mask.clone()
+        for row in rows:
+            ids = batch.src[row][batch.src_mask[row]].tolist()
+            kept = [*ids[:tags], *fit_context(ids[tags:], tokenizer.separator, longest - tags)]
+            src[row] = tokenizer.pad_id
+            src[row, : len(kept)] = src.new_tensor(kept)
+            mask[row, len(kept) :] = False
+        return batch._replace(src=src, src_mask=mask)
 
     def _decode(self, batch: Batch) -> dict[int, str]:
         """Translate each sentence as the translator translates lines: a blank source has an empty translation."""

@@ -19,6 +19,7 @@ from seq2seq.inference.line_progress import ProgressLine
 from seq2seq.inference.notes import Notes
 from seq2seq.inference.partial_output import PartialOutput
 from seq2seq.inference.translator import Translator
+from seq2seq.system.stdio import print_error
 
 # A window of lines is sorted by length and translated together. More lines batch better; the bound in bytes keeps a
 # window of long lines in memory.
@@ -98,7 +99,6 @@ class LineStream:
         # A document goes from one window to the next
         self._before: deque[str] = deque(maxlen=self.translator.context)
         self._warned_of: set[str] = set()
-        # For a run with a glossary
         self.terms = TermCounts()
         self._notes = Notes(self._warn, failed=self.partial.failed if self.partial else ())
 
@@ -142,9 +142,11 @@ class LineStream:
             raise
         finally:
             self.progress.clear()
-            # After an interrupt too: a resumed run does not report these lines again
+            # After an interrupt too: a resumed run reports its own lines alone
             if has_reader:
                 self._notes.report(self.lines - done, "; --format json has it line by line")
+                if self.translator.glossary:
+                    print_error(f"glossary: {self.terms}")
 
     def _warn(self, message: str) -> None:
         """Print a warning on a line of its own."""

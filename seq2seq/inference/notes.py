@@ -10,7 +10,7 @@ _SAID = {
     "beyond": "has more sentences or pieces than most training lines (sentences=auto cuts such lines)",
     "long": "is longer than any training line",
     "marked": "has the sign ￨ of factors, which the model reads as text",
-    "limit": "has a translation that the limit of its length ended (max_len_ratio, max_len_extra)",
+    "limit": "has a translation that a limit of its length ended (max_len_ratio, max_len_extra, the model's positions)",
     "unread": "has a part that hardly any word of the translation reads",
     "whole": "has several sentences translated as one, since a prefix or phrases cannot be placed among them",
 }

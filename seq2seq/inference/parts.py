@@ -7,7 +7,7 @@ import itertools
 import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from seq2seq.data.context import fit_context
@@ -200,19 +200,22 @@ class LineCutter:
         return parts
 
 
-def add_context(lines: Sequence[SourceLine], size: int, *, document: bool) -> list[SourceLine]:
+def add_context(lines: Sequence[SourceLine], size: int, *, begins: Container[int]) -> list[SourceLine]:
     """Give each part the `size` parts before it as context, up to a blank line.
 
     Args:
-        document: The lines belong together; otherwise, each line is a document of its own.
+        begins: Positions of lines with which a document begins.
     """
     found = []
     previous: deque[SourcePart] = deque(maxlen=size)
-    for line in lines:
-        if not document or not line.parts:
+    for number, line in enumerate(lines):
+        if number in begins or not line.parts:
             previous.clear()
         parts = []
         for part in line.parts:
+            # A blank line inside a text
+            if part.before.count("\n") > 1:
+                previous.clear()
             parts.append(part._replace(context=tuple(previous)))
             previous.append(part)
         found.append(line._replace(parts=parts))

@@ -52,7 +52,8 @@ class TranslatedText(NamedTuple):
     """Translation with its length-normalized log-probability (natural logarithm).
 
     Attributes:
-        parts: Text and translation of each part, for a line that was translated in several parts.
+        parts: Text and translation of each part, for a line that was translated in several parts, and for every line of
+            a model with `data.context`, whose texts begin with their context (`seq2seq.data.context.sentence_of`).
         mean: Mean log-probability of a token, the end of each part included; None for a line without a translation.
         terms: Terms of the glossary that the line has.
     """
@@ -139,10 +140,11 @@ def make_parts(
         wanted = [row for row in _phrase_ids(tokenizer, phrases[number]) if row] if phrases is not None else []
         reason = ""
         if number in whole and len(line.parts) > 1:
-            reason = (
-                "it is translated in parts, among which its prefix or phrases cannot be placed: leave out "
-                "sentences=split, or give its lines one by one"
-            )
+            remedy = "leave out sentences=split, or give its lines one by one"
+            # Neither line breaks nor the user divide it
+            if cutter.mode != "split" and not any("\n" in part.before for part in line.parts):
+                remedy = f"it has more pieces than the {cutter.longest:,} that are translated at once: shorten it"
+            reason = f"it is translated in parts, among which its prefix or phrases cannot be placed: {remedy}"
         elif any(tokenizer.unk_id in row for row in (begin, *wanted)):
             reason = "its beginning or a phrase has a character that the vocabulary lacks: leave it out"
         if line.parts and reason:

@@ -8,7 +8,7 @@ import functools
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast, overload
 
@@ -196,7 +196,7 @@ class Translator:
         sentences: str | None = None,
         samples: int | None = None,
         before: Sequence[str] = (),
-        document: bool = True,
+        document: bool | Collection[int] = True,
         glossary: Glossary | Mapping[str, str] | Iterable[tuple[str, str]] | None = None,
         **options: Any,
     ) -> list[list[TranslatedText]]:
@@ -220,8 +220,8 @@ class Translator:
             sentences: How lines are divided into parts, one of SENTENCES (default: the translator's).
             samples: Draw so many translations of each line instead of searching.
             before: Lines before the first one in its document, which a model with `data.context` reads.
-            document: For such a model: the lines are a document, in which blank lines separate parts; otherwise, each
-                line is a document of its own.
+            document: For such a model: the lines are a document, and a blank line begins another one; if False, each
+                line is a document of its own; positions of lines begin further documents.
             glossary: Terms that the translation of each part with their source must contain (default: the
                 translator's, in a beam search of one group).
             options: Settings of the search or of the sampling by name, such as beam_size or temperature; they override
@@ -281,7 +281,9 @@ class Translator:
         cut = cutter(lines, whole)
         if self.context:
             quiet = dataclasses.replace(cutter, note=lambda told: None)
-            cut = add_context([*quiet(before), *cut], self.context, document=document)[len(before) :]
+            numbers = range(0 if document else len(lines)) if isinstance(document, bool) else document
+            begins = {len(before) + number for number in numbers}
+            cut = add_context([*quiet(before), *cut], self.context, begins=begins)[len(before) :]
         if len(book):
             find = functools.partial(self._with_terms, book, cutter.longest)
             cut = [line._replace(parts=list(map(find, line.parts))) for line in cut]

@@ -16,11 +16,15 @@ import toycorpus
 from service_client import served
 
 from seq2seq import checkpoint
+from seq2seq.data.batching import collate
 from seq2seq.data.context import ContextWindow, fit_context, sentence_lengths
 from seq2seq.data.marks import SEPARATOR
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.raw_pairs import open_split
+from seq2seq.evaluation.checkpoint_score import score_checkpoint
+from seq2seq.evaluation.evaluator import Evaluator
+from seq2seq.evaluation.scoring import ScoreSettings
 from seq2seq.inference import line_stream
 from seq2seq.inference.forced import force
 from seq2seq.inference.forced_text import force_candidates
@@ -155,10 +159,41 @@ def test_translation_has_the_context_of_its_document(translator, tokenizer):
     # A document goes on behind earlier lines, and in the sentences of a line
     assert translator.texts(LINES[4:], before=LINES[:4]) == expected[4:]
     assert translator.texts(["\n".join(LINES[3:])], document=False) == ["\n".join(expected[3:])]
+    assert translator.texts(["\n".join(LINES)], document=False) == ["\n".join(expected)]
+    # Documents that begin without a blank line
+    assert translator.texts(LINES[3:], document=[1, 2]) == alone[3:]
+    assert translator.texts(LINES[4:], before=LINES[:4], document=[0]) == translator.texts(LINES[4:])
     # As much context as fits
     narrow = copy.copy(translator)
     narrow.max_len = max(len(tokenizer.src.encode(line)) for line in LINES[:2]) + 1
     assert narrow.texts(LINES[:2]) == alone[:2]
+
+
+def test_a_run_validates_with_as_much_context_as_fits(translator, tokenizer):
+    narrow = copy.copy(translator)
+    narrow.max_len = max(len(tokenizer.src.encode(line)) for line in LINES) + 3
+    rows = by_hand(tokenizer)
+    assert max(map(len, rows)) > narrow.max_len
+    evaluator = Evaluator(narrow, LINES, ENGLISH)
+    numbers = np.arange(len(LINES))
+    src, tgt = Ragged.from_rows(rows), Ragged.from_rows(tokenizer.encode_tgt(ENGLISH))
+    batch = collate(src, tgt, numbers, pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id)
+    evaluator.add(batch, lambda batch: (torch.ones(()), torch.ones(()), batch.tgt_mask.sum()))
+    assert evaluator.result().hypotheses == narrow.texts(LINES)
+    assert not evaluator.cut
+
+
+def test_score_knows_where_documents_begin(translator, tmp_path):
+    """Each file is a document."""
+    for number, rows in enumerate((range(2), range(3, 6))):
+        text = "".join(f"{json.dumps({'de': LINES[i], 'en': ENGLISH[i]})}\n" for i in rows)
+        (tmp_path / f"{number}.jsonl").write_text(text)
+    settings = ScoreSettings(metrics=("bleu",))
+    where: dict[str, Any] = {"ckpt": "none", "split": "test", "cache": tmp_path / "cache", "warn": print}
+    saved = tmp_path / "saved"
+    words = ["files", "src=de", "tgt=en", f"test={tmp_path}/*.jsonl"]
+    score_checkpoint(translator, settings, data=words, save=saved, **where)
+    assert saved.read_text().splitlines() == [text for text in translator.texts(LINES) if text]
 
 
 def test_a_service_shows_parts_without_their_context(translator):
