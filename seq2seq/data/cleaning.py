@@ -76,7 +76,7 @@ class Cleaner:
         if self.duplicates and kept:
             fresh = self.seen.add(_pair_hashes(([block[0][i] for i in kept], [block[1][i] for i in kept])))
             for i in itertools.compress(kept, ~fresh):
-                self._drop("duplicates", block[0][i], block[1][i])
+                self._drop("duplicates", sentence_of(block[0][i]), block[1][i])
             kept = list(itertools.compress(kept, fresh))
         return kept
 

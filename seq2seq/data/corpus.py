@@ -70,8 +70,15 @@ def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
     """Read, clean and split a corpus, or memory-map the result of an earlier call with the same data and settings.
 
     Raises:
-        ValueError: A file cannot be read, a split is empty, or training has too few pairs to hold some out.
+        ValueError: A file cannot be read, a split is empty, or training has too few pairs to hold some out, or has
+            documents.
     """
+    held_out = [f"data.{split}" for split in settings.splits if settings.place(split) is None]
+    if settings.context and held_out:
+        raise ValueError(
+            f"data.context={settings.context}: pairs that are held out of training would tear documents apart; set "
+            f"{' and '.join(held_out)}"
+        )
     fingerprint = corpus_fingerprint(settings)
     # Named by its content: other data or settings get another folder
     folder = cache_dir / f"text-{fingerprint}"

@@ -6,6 +6,7 @@ import atexit
 import copy
 import math
 import multiprocessing
+import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -357,8 +358,14 @@ class PackedLoader(DataLoader):
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         """Iterate over the batches."""
-        # Workers start when the first batch is requested
-        yield from self.ahead(self._start())
+        try:
+            # Workers start when the first batch is requested
+            yield from self.ahead(self._start())
+        except (ValueError, RuntimeError) as error:
+            # Torch puts a worker's traceback into the message
+            if found := _OF_WORKER.fullmatch(str(error)):
+                raise ValueError(found[1].strip()) from None
+            raise
 
     def _start(self) -> Iterator[Batch | Packed]:
         """Start the workers, if there are any."""
@@ -367,6 +374,9 @@ class PackedLoader(DataLoader):
             atexit.unregister(_kill_workers)
             atexit.register(_kill_workers)
         return super().__iter__()
+
+
+_OF_WORKER = re.compile(r"Caught .* in DataLoader worker .*\n(?:\w+\.)*(?:ValueError|LineError): (.*)", re.DOTALL)
 
 
 def _ignore_signals(worker: int) -> None:

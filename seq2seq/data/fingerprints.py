@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from seq2seq.settings.data import SPLITS, CorpusSettings
 # Part of every fingerprint: raise it when the same raw data and settings give different text.
 TEXT_VERSION = 1
 _HASHED_WHOLE = 1 << 28  # bytes
+_READ = re.compile(r"^README\.md$|\.(zip|tar|tgz|tar\.\w+)$", re.IGNORECASE)
 
 
 def corpus_fingerprint(settings: CorpusSettings) -> str:
@@ -39,8 +41,8 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
         parts.append([settings.place(split) for split in SPLITS])
         local = resolve_path(settings.path)
         every = local.rglob("*") if local.is_dir() else []
-        # The README may name the files of each split
-        files = sorted(path for path in every if path.name == "README.md" or HUB_FILE.search(path.name))
+        # The README may name the files of each split, and archives may hold them
+        files = sorted(path for path in every if _READ.search(path.name) or HUB_FILE.search(path.name))
         parts.append([(str(path.relative_to(local)), file_fingerprint(path)) for path in files])
     else:
         for split in SPLITS:

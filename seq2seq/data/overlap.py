@@ -12,6 +12,7 @@ import numpy as np
 
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import single_spaced, text_hashes
+from seq2seq.data.context import sentence_of
 from seq2seq.data.corpus import Corpus
 from seq2seq.data.multi_corpus import NamedCorpus, section_of
 from seq2seq.data.pace import Pace
@@ -53,7 +54,7 @@ def _may_share(text: Text, training: Text) -> bool:
 
 def _count_shared(sets: Sequence[Text], training: Text, cache_dir: Path) -> list[int]:
     """Count the pairs of each set that are training pairs, unless the cache has the counts."""
-    key = repr([1, training[1].fingerprint, [(corpus.fingerprint, split) for _, corpus, split in sets]])
+    key = repr([2, training[1].fingerprint, [(corpus.fingerprint, split) for _, corpus, split in sets]])
     folder = cache_dir / f"overlap-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
     def build(building: Path) -> None:
@@ -72,10 +73,11 @@ def _count_shared(sets: Sequence[Text], training: Text, cache_dir: Path) -> list
 
 
 def _pair_hashes(text: Text) -> Iterator[np.ndarray]:
-    """Hash the pairs of a split, block by block; the direction of a pair and its spaces do not count."""
+    """Hash the pairs of a split, block by block; the direction of a pair, its spaces and its context do not count."""
     part, corpus, split = text
     # The sides in the order of their languages
     turned = part.corpus.tgt < part.corpus.src
     for src, tgt in corpus.blocks(split):
-        first, second = (map(single_spaced, side) for side in ((tgt, src) if turned else (src, tgt)))
+        sides = list(map(sentence_of, src)), tgt
+        first, second = (map(single_spaced, side) for side in (sides[::-1] if turned else sides))
         yield text_hashes(map("\t".join, zip(first, second, strict=True)))

@@ -141,7 +141,8 @@ def _encode_in_parallel(blocks: Iterable[Pairs], encoder: PairEncoder, num_proc:
     except BrokenProcessPool:
         raise ValueError(
             f"data.num_proc={num_proc}: one of the processes that encode was killed, most often for lack of memory: "
-            "set a smaller data.num_proc, and run the command again"
+            "set a smaller data.num_proc, and run the command again. A script of your own needs its calls under "
+            "if __name__ == '__main__'"
         ) from None
     finally:
         # Also after an error, and if the generator is abandoned

@@ -155,11 +155,6 @@ class DataSettings(CorpusSettings):
         super().__post_init__()
         if self.streaming:
             self._check_stream()
-        if self.context and self.train is not None and None in (self.valid, self.test):
-            raise ValueError(
-                f"data.context={self.context}: pairs that are held out of training would tear documents apart; set "
-                "data.valid and data.test"
-            )
         if self.max_tokens == "auto" and self.batch_tokens is None:
             raise ValueError(
                 "data.max_tokens=auto needs the tokens of an update, too: data.batch_tokens=25000, for example"

@@ -10,6 +10,7 @@ import json
 import logging
 import lzma
 import math
+import multiprocessing
 import os
 import secrets
 import shutil
@@ -300,6 +301,11 @@ def build_once(
     """
     if is_whole(target):
         return target
+    # A spawned process imports the script that began it, whose calls would wait here for their own parent
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RuntimeError(
+            f"a process that makes {what} runs the script again: put calls under if __name__ == '__main__'"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         path = target.with_name(f".{target.name}.lock")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import logging
+import multiprocessing
 import os
 import shutil
 import sys
@@ -20,6 +21,7 @@ from seq2seq.data.cache_folder import SIZES, cached
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.tokenizer import TokenizerSettings
+from seq2seq.system.files import build_once
 from seq2seq.training import finetune
 
 EXHAUSTIVE = {"test_killed_at_any_write_the_next_use_repairs", "test_every_file_of_the_cache_is_checked"}
@@ -248,3 +250,9 @@ def test_files_of_the_same_size_that_cannot_be_read_are_made_again(corpus, cache
         prepare(corpus, copy)
         assert f"{path.parent} cannot be read" in caplog.text, pattern
         assert contents(copy) == contents(cache)
+
+
+def test_a_script_that_a_spawned_process_runs_again_does_not_wait_for_its_parent(tmp_path, monkeypatch):
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(RuntimeError, match="__main__"):
+        build_once(tmp_path / "made", "the corpus", lambda folder: None)

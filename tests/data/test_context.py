@@ -92,7 +92,7 @@ def test_each_file_is_a_document(tmp_path, place):
     assert found == [SEPARATOR.join(each) for each in ([["d1 s2"], *expected[2:]] if place == "part" else expected)]
 
 
-def test_training_reads_the_context_and_cleans_the_sentence(tmp_path, tokenizer):
+def test_training_reads_the_context_and_cleans_the_sentence(tmp_path, tokenizer, caplog):
     model = tmp_path / "spm.model"
     model.write_bytes(tokenizer.to_state()["src_model"])
     for split in ("train", "valid", "test"):
@@ -102,6 +102,7 @@ def test_training_reads_the_context_and_cleans_the_sentence(tmp_path, tokenizer)
     data |= {split: str(tmp_path / split) for split in ("train", "valid", "test")}
     options = {"tokenizer": {"model": str(model)}, "cache_dir": tmp_path / "cache"}
     prepared = prepare_corpora(toycorpus.data_plan(data, **options))
+    assert "6 of the 8 pairs of data.valid are training pairs" in caplog.text
     expected = by_hand(tokenizer)
     made = TranslationDataModule(prepared)
     loaders = {"train": made.train_dataloader(), "valid": made.val_dataloader()}
@@ -122,11 +123,12 @@ def test_training_reads_the_context_and_cleans_the_sentence(tmp_path, tokenizer)
     assert (prepared.statistics.sentences, prepared.statistics.longest) == (1, longest)
 
 
-def test_documents_are_not_torn(tmp_path):
-    folder = toycorpus.write(tmp_path, (40, 2, 2))
-    data = {"src": "de", "tgt": "en", "train": str(folder / "train"), "context": 1}
+@pytest.mark.parametrize("named", [False, True])
+def test_documents_are_not_torn(tmp_path, named):
+    place: dict[str, Any] = {"train": str(toycorpus.write(tmp_path, (40, 2, 2)) / "train")}
+    data = {"src": "de", "tgt": "en", "context": 1, **({"corpora": {"train": place}} if named else place)}
     with pytest.raises(ValueError, match=r"data\.context=1: .* set data\.valid and data\.test"):
-        toycorpus.data_settings(data)
+        prepare_corpora(toycorpus.data_plan(data, cache_dir=tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")

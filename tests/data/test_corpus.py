@@ -571,6 +571,11 @@ def test_fingerprint_follows_data_and_settings_only(tmp_path):
     with (tmp_path / "test.de").open("a") as file:
         file.write("x")
     assert corpus_fingerprint(base) != fingerprint
+    # `datasets` reads archives in a folder
+    of_folder = CorpusSettings(src="de", tgt="en", path=str(tmp_path), train="train")
+    before = corpus_fingerprint(of_folder)
+    (tmp_path / "train.zip").write_bytes(b"PK")
+    assert corpus_fingerprint(of_folder) != before
 
 
 def test_second_load_reads_no_raw_data(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -213,6 +214,17 @@ def test_remote_text_is_not_downloaded_first(monkeypatch, tmp_path):
 def test_what_cannot_be_streamed_is_refused(folder, changes, message):
     with pytest.raises(ValueError, match=message):
         streamed(folder, **changes)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_in_a_worker_is_one_sentence(folder, tmp_path, workers):
+    for language in ("de", "en"):
+        shutil.copy(folder / f"train.{language}", tmp_path)
+    made = streamed(folder, train=str(tmp_path / "train"), num_workers=workers)
+    with (tmp_path / "train.en").open("a") as file:
+        file.write("one more\n")
+    with pytest.raises(ValueError, match=r"^[^\n]*\b231\b[^\n]*$"):
+        rounds(made, 2 * SIZE)
 
 
 @pytest.mark.parametrize(
