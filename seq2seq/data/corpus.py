@@ -15,6 +15,7 @@ import numpy as np
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Cleaner, Dropped, Pairs, single_spaced, text_hashes
 from seq2seq.data.fingerprints import corpus_fingerprint
+from seq2seq.data.hub import repository_of
 from seq2seq.data.pace import Pace
 from seq2seq.data.raw_pairs import open_split
 from seq2seq.data.readers import arrow_tables, strings
@@ -82,6 +83,9 @@ def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
     fingerprint = corpus_fingerprint(settings)
     # Named by its content: other data or settings get another folder
     folder = cache_dir / f"text-{fingerprint}"
+    found = [repository_of(split, settings) for split in settings.splits]
+    if folder.is_dir() and any(each and each.revision is None for each in found):
+        log.info("the text is as it was first prepared: name a revision to read a later version of the hub")
     return cached(
         folder,
         "the corpus",
