@@ -2,22 +2,26 @@
 
     python -m benchmarks.question_one multi30k
 
-The command scores the kept translations against the references in that folder, and writes scores.csv, from which the
-tables are computed: BLEU of each run on each test set, and on all sets as one corpus. Intervals of the bootstrap are
-read from comparison-differences.csv and secondary-differences.csv, which `seq2seq.compare` wrote.
+The command scores the kept translations against the references in that folder. It writes scores.csv and words.csv, from
+which the tables are computed: BLEU of each run on each test set and on all sets as one corpus, and F1 of words by their
+frequency in train.fr. Intervals of the bootstrap are read from comparison-differences.csv and
+secondary-differences.csv, which `seq2seq.compare` wrote.
 """
 
 from __future__ import annotations
 
 import argparse
+import bisect
 import csv
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import sacrebleu
+from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from benchmarks.cells import MARGIN, PairDifference, compare_pairs, flops, interval, millions, spread
 from seq2seq.comparison.estimates import LEVEL, fit, mean, p_text
@@ -36,6 +40,12 @@ SYSTEMS = {
     "lightconv": "lightconv mixer.extra_encoder_layers=1",
     "lightconv_shallow": "lightconv mixer.extra_encoder_layers=0",
 }
+# What the systems are that have no preset of their own, or another depth than it
+KINDS = {
+    "transformer_deep": "the same, one more encoder layer",
+    "lightconv": "convolution, fixed kernels, one more encoder layer",
+    "lightconv_shallow": "the same at the Transformer's depth",
+}
 PRIMARY = [
     ("rotary", "transformer"),
     ("transformer_deep", "transformer"),
@@ -46,6 +56,8 @@ SECONDARY = [("lightconv", "transformer_deep")]
 # Test sets by the names of their translations, and all of them as one corpus
 SETS = {"test": "test2016", "test2017": "test2017", "test2017mscoco": "test2017mscoco"}
 ALL = "all"
+# How often training has a word: the lowest frequency of each class
+_FREQUENCIES = {"unseen": 0, "1 to 5": 1, "6 to 100": 6, "more": 101}
 # Updates whose validation the table of convergence shows
 _UPDATES = (256, 512, 1024, 1280, 1408, 1536, 1600)
 
@@ -160,6 +172,27 @@ def set_table() -> str:
     return markdown_table(header, rows, right=header[1:])
 
 
+def length_table() -> str:
+    """Write BLEU by the length of the source, on all test sets, from comparison.md."""
+    text = (FOLDER / "comparison.md").read_text("utf-8").rpartition("BLEU by length of the source:")[2]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    names = {label: f"`{name}`" for name, label in SYSTEMS.items()}
+    return markdown_table(header, [[names.get(first, first), *rest] for first, *rest in rows], right=header[1:])
+
+
+def word_table() -> str:
+    """Write F1 of words by their frequency in training, over all seeds."""
+    with open(FOLDER / "words.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    cells = {(row["system"], row["set"], row["frequency"]): f"{float(row['f1']):.1f}" for row in rows}
+    columns = [(name, frequency) for name in SETS.values() for frequency in _FREQUENCIES]
+    header = ["F1 of words", *(f"{name}: {frequency}" for name, frequency in columns)]
+    return markdown_table(
+        header, [[f"`{name}`", *(cells[name, *each] for each in columns)] for name in SYSTEMS], right=header[1:]
+    )
+
+
 def seed_table() -> str:
     """Write BLEU of each run, on all test sets as one corpus."""
     seeds = sorted(scores(ALL)["transformer"])
@@ -193,38 +226,77 @@ def of_system(name: str) -> str:
     return f"{statistics.fmean(bleu):.2f}, {low:.2f} to {high:.2f} (question 1 of the benchmark, {len(bleu)} seeds)"
 
 
+def _translations(run: RunResult) -> dict[str, list[str]]:
+    """Return the translations of each test set."""
+    paths = {name: run.folder.path / f"{file}.hyp" for file, name in SETS.items()}
+    return {name: path.read_text("utf-8").removesuffix("\n").split("\n") for name, path in paths.items()}
+
+
+def write_words(text: Path) -> None:
+    """Write words.csv: F1 of words by frequency in training, seeds together.
+
+    Words are those of sacreBLEU's 13a in lower case, counted sentence by sentence.
+
+    Reference: Neubig et al. 2019, compare-mt, A Tool for Holistic Comparison of Language Generation Systems.
+    """
+    cut = Tokenizer13a()
+
+    def counted(line: str) -> Counter[str]:
+        return Counter(cut(line).lower().split())
+
+    trained = sum(map(counted, read_text(str(text / "train.fr"), warn=print)), Counter[str]())
+    lowest = list(_FREQUENCIES.values())
+    rows = []
+    for name in SETS.values():
+        references = list(map(counted, read_text(str(text / f"{name}.fr"), warn=print)))
+        for each, group in runs().items():
+            matched, of_both = Counter[int](), Counter[int]()
+            for lines in (_translations(run)[name] for run in group):
+                for found, reference in zip(map(counted, lines), references, strict=True):
+                    for words, counts in ((found & reference, matched), (found, of_both), (reference, of_both)):
+                        for word, number in words.items():
+                            counts[bisect.bisect(lowest, trained[word]) - 1] += number
+            f1 = [200 * matched[place] / of_both[place] for place in range(len(lowest))]
+            rows += [[each, name, *row] for row in zip(_FREQUENCIES, (f"{value:.4f}" for value in f1), strict=True)]
+    _write("words.csv", [["system", "set", "frequency", "f1"], *rows])
+
+
 def write_scores(text: Path) -> None:
     """Score the translations of all runs against the references in a folder, and write scores.csv.
 
     Raises:
-        ValueError: The score of test2016 is not the run's own, or a system has too few runs.
+        ValueError: The score of test2016 is not the run's own.
     """
     references = {name: read_text(str(text / f"{name}.fr"), warn=print) for name in SETS.values()}
     references[ALL] = [line for name in SETS.values() for line in references[name]]
     rows = []
     for name, group in runs().items():
         for run in group:
-            lines = {each: run.folder.path.joinpath(f"{file}.hyp") for file, each in SETS.items()}
-            found = {each: path.read_text("utf-8").removesuffix("\n").split("\n") for each, path in lines.items()}
+            found = _translations(run)
             found[ALL] = [line for each in SETS.values() for line in found[each]]
             bleu = {each: sacrebleu.corpus_bleu(found[each], [references[each]]).score for each in references}
             if abs(bleu["test2016"] - run.score("test", "bleu")) > 1e-6:
                 raise ValueError(f"{run.name}: BLEU is {bleu['test2016']}, not {run.score('test', 'bleu')}")
             rows.append([name, run.seed, *(f"{score:.4f}" for score in bleu.values())])
-    with open(FOLDER / "scores.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerows([["system", "seed", *references], *rows])
+    _write("scores.csv", [["system", "seed", *references], *rows])
+
+
+def _write(name: str, rows: Sequence[Sequence[object]]) -> None:
+    with open(FOLDER / name, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write scores.csv."""
+    """Write scores.csv and words.csv."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.question_one",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("text", type=Path, help="folder with test2016.fr, test2017.fr and test2017mscoco.fr")
-    write_scores(parser.parse_args(argv).text)
+    parser.add_argument("text", type=Path, help="folder with the French text of train and of the test sets")
+    text = parser.parse_args(argv).text
+    write_scores(text)
+    write_words(text)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -9,7 +10,7 @@ import statistics
 
 import pytest
 
-from benchmarks import cards, tables
+from benchmarks import cards, question_one, tables
 from seq2seq.comparison import estimates
 from seq2seq.settings.compose import presets
 from seq2seq.training.machine.flops import training_flops
@@ -48,6 +49,30 @@ def test_a_mean_by_hand():
     assert len(scores) == 3
     written = f"{statistics.fmean(scores):.2f} ± {statistics.stdev(scores):.2f}"
     assert f"| `transformer` | 1, 2, 3 | {written} |" in tables.scores(tables.FRENCH)
+
+
+def test_contrasts_of_question_one_are_the_comparisons():
+    """The tables are computed from scores.csv, and `compare` computed the same from the translations."""
+    found = dict(question_one.contrasts())
+    for path in ("comparison-differences.csv", "secondary-differences.csv"):
+        with open(question_one.FOLDER / path, newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if row["set"].startswith("multi30k + ")]
+        names = {label: name for name, label in question_one.SYSTEMS.items()}
+        for row in rows:
+            contrast = found.pop((names[row["group"]], names[row["baseline"]]))
+            tested = contrast.tested
+            numbers = [tested.estimate.value, *tested.estimate.interval, tested.p_value, tested.outside]
+            columns = ("bleu_difference", "seeds_low", "seeds_high", "seeds_p", "equivalence_p")
+            assert numbers == [pytest.approx(float(row[name]), rel=1e-2, abs=2e-4) for name in columns]
+            assert {"equal": "equivalent"}.get(contrast.verdict, contrast.verdict) == row["verdict"]
+    assert not found
+
+
+def test_scores_of_question_one_are_the_runs_own():
+    of_test2016 = question_one.scores("test2016")
+    for name, runs in question_one.runs().items():
+        assert [run.seed for run in runs] == [1, 2, 3, 4, 5]
+        assert list(of_test2016[name].values()) == [pytest.approx(run.score("test", "bleu"), abs=1e-4) for run in runs]
 
 
 def test_no_row_pools_two_initializations():
