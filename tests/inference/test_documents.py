@@ -193,6 +193,8 @@ def test_marks_follow_their_words():
         ("a <img src=x>b", ["a", "b"], "a <img src=x>b"),
         ("<b><i>a</i>   </b><img>b c", ["a", "b", "d"], "<b><i>a</i></b>   <img>b d"),
         ("<b>a</b> b: <code>x</code> c", ["c", "b:", "a"], "c b: <code>x</code> <b>a</b>"),
+        ("a <b>b (<code>x</code>)</b>", ["a", "b", "()"], "a <b>b (<code>x</code>)</b>"),
+        ("<b>a!!</b> b <i>(c ...</i> d", ["a!!", "b", "(c", "...", "d"], "<b>a!!</b> b <i>(c ...</i> d"),
     ],
 )
 def test_marks_stay_nested(page, words, wanted):
@@ -394,6 +396,17 @@ def test_links_of_markdown_follow_their_words():
         ("[^1]: Es regnet.\n[^b]: Mehr *davon*.", "[^1]: ES REGNET.\n[^b]: MEHR *DAVON*."),
         ("Wir lesen. <br/>Es regnet.", "WIR LESEN. <br/>ES REGNET."),
         ("| a b<br>c |\n|---|\n| d |", "| A B<br>C |\n|---|\n| D |"),
+        ("\\* Preise\\* da \\[x\\]", "\\* PREISE\\* DA \\[X\\]"),
+        ("_[Link](x)_, _**fett**_ und _`a`_", "_[LINK](x)_, _**FETT**_ UND _`a`_"),
+        ('Das ist _"ein Zitat"_ hier', 'DAS IST _"EIN ZITAT"_ HIER'),
+        ("*Das **ist***, ***so***", "*DAS **IST***, ***SO***"),
+        ("+++\na = 1\n+++\n\nb", "+++\na = 1\n+++\n\nB"),
+        ("> [!NOTE]\n> a b\n\n> [!TIP]\n>\n> c", "> [!NOTE]\n> A B\n\n> [!TIP]\n>\n> C"),
+        ('!!! note "Titel"\n    a\n\n??? tip\n    b', '!!! note "Titel"\n    A\n\n??? tip\n    B'),
+        ("::: warning\na\n:::\n::: tip\nb\n:::\n", "::: warning\nA\n:::\n::: tip\nB\n:::\n"),
+        ("::: warning\n\na\n\n:::\n", "::: warning\n\nA\n\n:::\n"),
+        ("Begriff\n:   was es ist", "BEGRIFF\n:   WAS ES IST"),
+        ("Schreibe &amp;copy; und &copy; 5", "SCHREIBE \\&COPY; UND © 5"),
     ],
 )
 def test_markdown_keeps_what_its_marks_hold(content, wanted):
@@ -402,10 +415,39 @@ def test_markdown_keeps_what_its_marks_hold(content, wanted):
     assert not any(" ".join(text.split()) != text.strip() for text in seen)
 
 
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("Es sind 2*3 und *b und c_ und ~~ hier", "Es sind 2*3 und *b und c_ und ~~ hier"),
+        ("Alle Nutzer*innen hier", "Alle Nutzer*innen hier"),
+        ("Ein *[Link*](x) da*", "Ein Link* da"),
+        ("Das *ist **so*", "Das *ist *so"),
+        ("Das *ist _so* hier_", "Das ist _so hier_"),
+        ("Siehe https://x.org/a_b_ hier", "Siehe hier"),
+        ("[a *b] c* d", "a b c d"),
+        ('a**"b"**c', 'a**"b"**c'),
+    ],
+)
+def test_delimiters_of_markdown_without_a_partner_are_text(content, text):
+    seen: list[str] = []
+    assert converted(".md", content, same) == content
+    converted(".md", content, stub(upper, seen))
+    assert seen == [text]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
-    ["[" * 10**5, "[a" * 10**5, "a] " * 10**5, "*a " * 10**5, "`a" * 10**5, "a" + " " * 10**5 + "a", "> " * 10**5],
+    [
+        *(each * 10**4 for each in ("a*", "*a _b c_ ", "*a* ", "[*a](x)", "a\n:::\n", "*[a", "**a *b* c** ")),
+        "[" * 10**5,
+        "[a" * 10**5,
+        "a] " * 10**5,
+        "*a " * 10**5,
+        "`a" * 10**5,
+        "a" + " " * 10**5 + "a",
+        "> " * 10**5,
+    ],
 )
 def test_hostile_markdown_takes_linear_time(content):
     assert converted(".md", content, same) == content
@@ -417,8 +459,9 @@ BOLD = "<w:rPr><w:b/></w:rPr>"
 def word(body: str) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("word/document.xml", f'<?xml version="1.0"?>\r\n<w:document xmlns:w="w">{body}</w:document>')
-        archive.writestr("word/media/image.png", b"\x89")
+        # The time is not a part of it
+        archive.writestr(zipfile.ZipInfo("word/document.xml"), f'<?xml version="1.0"?>\r\n<w:document xmlns:w="w">{body}</w:document>')
+        archive.writestr(zipfile.ZipInfo("word/media/image.png"), b"\x89")
     return file.getvalue()
 
 

@@ -198,9 +198,12 @@ def _ranges(
             low, high = 0, len(target)
         elif found:
             low, high = min(found), max(found) + 1
-            # Punctuation at the end of a mark, as in <b>Note:</b>
-            both = high < len(target) and not segment.text[source[last - 1][0]].isalnum()
-            high += both and not text[target[high][0]].isalnum()
+            # Punctuation at the ends of a mark, as in <b>Note:</b>
+            signs = [not segment.text[start].isalnum() for start, _ in source[first:last]]
+            for _ in itertools.takewhile(bool, signs):
+                low -= low > 0 and not text[target[low - 1][0]].isalnum()
+            for _ in itertools.takewhile(bool, reversed(signs)):
+                high += high < len(target) and not text[target[high][0]].isalnum()
         elif words and any(segment.text[start].isalnum() for start, _ in source[first:last]):
             low = words[min(bisect_left(words, low), len(words) - 1)]
             high = low + 1

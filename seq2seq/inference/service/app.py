@@ -337,6 +337,7 @@ def create_app(service: Service) -> ASGIApp:
     refusals: dict[int | str, dict[str, Any]] = {
         status: {"model": ErrorAnswer, "description": text} for status, text in _STATUSES.items()
     }
+
     @app.post(
         "/translate",
         summary="Translate one text or several",
