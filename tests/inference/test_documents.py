@@ -243,6 +243,14 @@ def test_a_speakers_dash_is_not_given_to_the_model():
     assert [text.strip() for text in seen] == ["Guten Tag.", "Was?", "Nein."]
 
 
+def test_lines_of_webvtt_with_voices_are_texts_of_their_own():
+    content = "WEBVTT\n\n00:01.000 --> 00:02.000\n<v Fred>Hallo du,\nGuter</v>\n<v.loud Bob>Ja\n"
+    seen: list[str] = []
+    found = converted(".vtt", content, stub(upper, seen))
+    assert seen == ["Hallo du, Guter", "Ja"]
+    assert found == content.replace("Hallo du,\nGuter", "HALLO DU,\nGUTER").replace("Ja", "JA")
+
+
 def test_a_cue_of_subrip_may_have_empty_lines():
     content = "1\n00:00:01,000 --> 00:00:02,000\n<i>- eins</i>\n\nzwei\n3\n\n2\n00:00:03,000 --> 00:00:04,000\ndrei\n"
     seen: list[str] = []
@@ -287,6 +295,15 @@ def test_xliff_1_gets_its_targets():
     found = converted(".xlf", OLD, stub(upper), "en")
     assert found == wanted
     assert converted(".xlf", found, stub(upper), "en") == found
+
+
+def test_a_target_of_empty_segments_is_filled():
+    unit = "<source>a b</source><seg-source>{0}</seg-source><target>{1}</target>"
+    empty, full, new = (f'<mrk mtype="seg" mid="0">{text}</mrk>' for text in ("", "a b", "A B"))
+    content = f'<xliff version="1.2"><file><trans-unit>{unit.format(full, empty)}</trans-unit></file></xliff>'
+    assert f">{new}</target>" in converted(".xlf", content, stub(upper), "en")
+    content = content.replace(empty, new.lower())
+    assert f"<target>{new.lower()}</target>" in converted(".xlf", content, stub(upper), "en")
 
 
 def test_xliff_2_gets_its_targets():
