@@ -103,6 +103,9 @@ def test_an_untranslated_element_without_an_end_ends_there():
 @pytest.mark.parametrize(
     ("page", "wanted"),
     [
+        ("<p>a <code>b<p>c <code>d</code> e", "<p>A <code>b<p>C <code>d</code> E"),
+        ("<div>a <span translate=no>b</div>c", "<div>A <span translate=no>b</div>C"),
+        ("<code>a<div>b</div></code>c", "<code>a<div>b</div></code>C"),
         ("<ul><li translate=no>a<br/>b<li>c</ul><p>d", "<ul><li translate=no>a<br/>b<li>C</ul><p>D"),
         ("<ul><li translate=no>a<ul><li>b<li>c</ul>d</ul>e", "<ul><li translate=no>a<ul><li>b<li>c</ul>d</ul>E"),
         ("<table><tr><td translate=no>a<tr><td>b<td translate=no>c</table>d"
@@ -112,6 +115,46 @@ def test_an_untranslated_element_without_an_end_ends_there():
 )  # fmt: skip
 def test_an_untranslated_element_may_leave_out_its_end_tag(page, wanted):
     assert converted(".html", page, stub(upper)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "text"),
+    [
+        (".html", "10 m<sup>2</sup> und CO<sub>2</sub>-frei", "10 m und CO-frei"),
+        (".html", "<a>Berlin</a><sup><a href=x>[1]</a></sup>, hier", "Berlin, hier"),
+        (".html", "<sup>1</sup>Siehe dort", "Siehe dort"),
+        (".html", "der 1<sup>er</sup> und H<sub>2</sub>O und m<sup>2 </sup>da", "der 1er und H2O und m2 da"),
+        (".md", "10 m<sup>2</sup> und H<sub>2</sub>O", "10 m und H2O"),
+    ],
+)
+def test_raised_signs_at_the_end_of_a_word_are_codes(suffix, content, text):
+    seen: list[str] = []
+    assert converted(suffix, content, same) == content
+    converted(suffix, content, stub(upper, seen))
+    assert seen == [text]
+
+
+def test_raised_signs_stay_behind_their_word():
+    page = '<p><a>Berlin</a><sup><a href=x title="Ein Titel">1</a></sup>, zwei m<sup>2</sup>'
+    wanted = page.replace("Berlin", "BERLIN").replace("zwei m", "ZWEI M").replace("Ein Titel", "EIN TITEL")
+    assert converted(".html", page, stub(upper)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "declared"),
+    [
+        (".html", "<meta charset=latin1><p>ä", "latin1"),
+        (".html", '<META http-equiv=Content-Type content="text/html; charset=iso-8859-1"><p>&auml;', "iso-8859-1"),
+        (".xlf", "<?xml version='1.0' encoding='US-ASCII'?><xliff><segment><source>a</source></segment></xliff>"
+         , "US-ASCII"),
+    ],
+)  # fmt: skip
+def test_another_encoding_that_a_file_declares_becomes_utf_8(suffix, content, declared):
+    found = converted(suffix, content, lambda texts, _: [("ÄÖ", None)] * len(texts), "de")
+    assert declared not in found
+    assert "UTF-8" in found
+    plain = converted(suffix, content.replace("ä", "a"), lambda texts, _: [("b", None)] * len(texts), "de")
+    assert declared in plain
 
 
 def test_attributes_are_texts():
@@ -470,6 +513,7 @@ def test_hostile_markdown_takes_linear_time(content):
     assert converted(".md", content, same) == content
 
 
+RAISED = '<w:rPr><w:vertAlign w:val="superscript"/></w:rPr>'
 BOLD = "<w:rPr><w:b/></w:rPr>"
 
 
@@ -477,7 +521,10 @@ def word(body: str) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         # The time is not a part of it
-        archive.writestr(zipfile.ZipInfo("word/document.xml"), f'<?xml version="1.0"?>\r\n<w:document xmlns:w="w">{body}</w:document>')
+        archive.writestr(
+            zipfile.ZipInfo("word/document.xml"),
+            f'<?xml version="1.0"?>\r\n<w:document xmlns:w="w">{body}</w:document>',
+        )
         archive.writestr(zipfile.ZipInfo("word/media/image.png"), b"\x89")
     return file.getvalue()
 
@@ -520,6 +567,11 @@ BOX = "<w:r><w:pict><w:txbxContent><w:p>{}</w:p></w:txbxContent></w:pict></w:r>"
         (f"<w:sdt><w:sdtPr/></w:sdt><w:sdt><w:sdtContent/></w:sdt>{run('eins zwei')}"
          , f"<w:sdt><w:sdtPr/></w:sdt><w:sdt><w:sdtContent/></w:sdt>{run('zwei eins')}"),
         (f"{run('A')}<w:bookmarkStart/>{run('bc def')}", f"{run('def')}<w:bookmarkStart/>{run(' Abc')}"),
+        (f'<w:dir w:val="rtl"><w:customXml><w:customXmlPr/>{run("eins")}</w:customXml>{run(" zwei")}</w:dir>'
+         , f'<w:dir w:val="rtl">{run("zwei ")}<w:customXml><w:customXmlPr/>{run("eins")}</w:customXml></w:dir>'),
+        (run("zwei m") + run("2 ", RAISED) + run("da") + run("[1]", RAISED)
+         , run("da m") + run("2", RAISED) + run(" zwei") + run("[1]", RAISED)),
+        (run("eins H") + run("2", RAISED) + run("O"), run("H2O", RAISED) + run(" eins")),
         ("<w:r><w:t>E-</w:t><w:noBreakHyphen/><w:t>Mail En</w:t></w:r><w:r><w:softHyphen/><w:t>de</w:t></w:r>"
          , run("Ende E--Mail")),
     ],

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from seq2seq.inference.documents.segments import Pieces, Translate, replace
+from seq2seq.inference.documents.segments import LETTER, Pieces, Translate, replace
 from seq2seq.system.packages import require
 
 _FRONT = re.compile(
@@ -28,6 +28,8 @@ _MARKS = re.compile(
     r"(?P<soft>(?:(?<![ \t])[ \t]{1,200}|)\r?\n[ \t>]*)|"
     r"(?P<code>(?P<ticks>`+)(?!`).{1,2000}?(?<!`)(?P=ticks)(?!`)|<!--.{0,2000}?-->|"
     r"<(?:https?:|mailto:|[\w.+-]{1,64}@)[^<>\s]{1,2000}>|(?i:<(?:img|input|wbr)\b)[^<>]{0,2000}>|"
+    # Signs that are raised or lowered, as in m<sup>2</sup>
+    rf"<(?P<script>su[bp])>(?:(?![<>])[\W\d_]){{1,50}}</(?P=script)>(?!{LETTER})|"
     r"!\[[^\[\]]{0,2000}\](?:\([^()]{0,2000}\)|\[[^\[\]]{0,500}\])|\[\^[^\[\]\s]{1,100}\])|"
     r"(?P<open>\[)|(?P<close>\](?:\((?:[^()\n]|\([^()\n]{0,200}\)){0,2000}\)|\[[^\[\]]{0,500}\])?)|"
     r"<(?P<end>/?)(?P<tag>[a-zA-Z][\w-]{0,50})[^<>]{0,2000}>|"

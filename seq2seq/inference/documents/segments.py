@@ -31,10 +31,10 @@ _SPACED = rf"[^\W{UNSPACED_OF_ANY_WIDTH}]"
 _TOKEN = re.compile(rf"(?:{_SPACED}[{_SIGNS}]*)+|\S[{_SIGNS}]*")
 # Words in these may follow an address without a space, and so may Korean particles
 _GLUED = rf"{UNSPACED_OF_ANY_WIDTH}\uac00-\ud7a3"
-_LETTER = rf"[^\W{_GLUED}]"
+LETTER = rf"[^\W{_GLUED}]"
 _ADDRESS = re.compile(
-    rf"(?<!{_LETTER})(?={_LETTER})(?:(?:https?://|www\.)[^\s<>\"()\[\]{_GLUED}]{{0,2000}}(?:{_LETTER}|/)|"
-    rf"[\w.+-]{{1,64}}@(?:{_LETTER}|-){{1,64}}\.(?:{_LETTER}|[.-]){{0,200}}{_LETTER})"
+    rf"(?<!{LETTER})(?={LETTER})(?:(?:https?://|www\.)[^\s<>\"()\[\]{_GLUED}]{{0,2000}}(?:{LETTER}|/)|"
+    rf"[\w.+-]{{1,64}}@(?:{LETTER}|-){{1,64}}\.(?:{LETTER}|[.-]){{0,200}}{LETTER})"
 )
 
 

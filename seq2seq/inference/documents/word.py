@@ -12,16 +12,21 @@ from collections import Counter
 from collections.abc import Sequence
 
 from seq2seq.inference.documents.markup import Event, checked, events, joined
-from seq2seq.inference.documents.segments import Pieces, Translate, replace
+from seq2seq.inference.documents.segments import LETTER, Pieces, Translate, replace
 
 # Bytes of all files in a DOCX file.
 _MOST = 1 << 28
 _PARTS = re.compile(r"word/(document|header\d*|footer\d*|footnotes|endnotes)\.xml")
 _CONTROL = ("w:sdt", "w:sdtcontent")
-_AROUND = ("w:hyperlink", "w:ins", "w:moveto", "w:smarttag", "w:fldsimple", *_CONTROL)
+_AROUND = (
+    "w:hyperlink", "w:ins", "w:moveto", "w:smarttag", "w:fldsimple", "w:customxml", "w:dir", "w:bdo", *_CONTROL,
+)  # fmt: skip
 _IGNORED = ("w:ppr", "w:sdtpr", "w:sdtendpr", "w:prooferr", "w:lastrenderedpagebreak", "w:softhyphen")
 _SPACES = ("w:tab", "w:br", "w:cr")
 _FIELD = re.compile(r'<w:fldChar\b[^>]*\sw:fldCharType="(\w+)"')
+_RAISED = re.compile(r'<w:vertAlign\b[^>]*\sw:val="su(?:per|b)script"')
+# The first character of the next text in a paragraph
+_NEXT = re.compile(r"(?:(?!</w:p>|<w:t[ >]).){0,5000}<w:t(?: [^>]*)?>" + LETTER, re.DOTALL)
 # Begins the opening of a mark that is a style.
 _STYLE = "\0"
 _NONE = "<w:rPr/>"
@@ -102,11 +107,20 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
             style = raw
         elif (name, kind) in (("w:sdt", "open"), ("w:sdtcontent", "close")):
             control = event.start
+        elif name == "w:customxmlpr" and pieces.marks:
+            # Belongs to the opening before it
+            last = pieces.marks[-1]
+            pieces.marks[-1] = last._replace(opening=last.opening + raw)
         elif name in _AROUND:
             # Both elements of a control, and its properties, are one mark
             name, begin = ("w:sdt", control) if name in _CONTROL else (name, event.start)
             (pieces.open if kind == "open" else pieces.close)(name, begin, event.end)
             done = -1
+        elif text and not field and _RAISED.search(style) and _is_sign(pieces, raw, event.end):
+            sign = pieces.read(raw)
+            pieces.add(sign[: len(sign) - len(sign.lstrip())])
+            pieces.code(*place, _runs([sign.strip()], style))
+            pieces.add(sign[len(sign.rstrip()) :])
         elif text and field:
             field.append(_runs([pieces.read(raw)], style))
         elif text:
@@ -138,6 +152,15 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
                 pieces.close(name, *place, raw)
             else:
                 pieces.code(event.start, event.end, raw, space=name in _SPACES)
+
+
+def _is_sign(pieces: Pieces, raw: str, end: int) -> bool:
+    """Return whether a raised or lowered text has no letters and ends a word, as in square meters."""
+    text = pieces.read(raw)
+    if not text.strip() or any(map(str.isalpha, text)):
+        return False
+    within = text == text.strip() and pieces.parts and re.fullmatch(LETTER, pieces.parts[-1][-1])
+    return not (within and _NEXT.match(pieces.content, end))
 
 
 def _end_paragraph(pieces: Pieces) -> None:
