@@ -6,6 +6,7 @@ import io
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import tiny
@@ -546,6 +547,19 @@ def field(kind: str) -> str:
 
 
 LINK = field("begin") + run("HYPERLINK x", name="w:instrText") + field("separate")
+
+
+def shown(body: str) -> str:
+    """Return the texts of well-formed runs, and a bar for each break."""
+    runs = ElementTree.fromstring(body.replace("<w:p>", '<w:p xmlns:w="w">', 1)).iterfind("{w}r")
+    return "".join(
+        (each.text or "") if each.tag == "{w}t" else "|"
+        for run in runs
+        for each in run
+        if each.tag[3:] in ("t", "tab", "br", "cr")
+    )
+
+
 BOX = "<w:r><w:pict><w:txbxContent><w:p>{}</w:p></w:txbxContent></w:pict></w:r>"
 
 
@@ -590,6 +604,35 @@ def test_a_code_within_a_word_adds_no_space():
 def test_a_tab_stays_behind_its_word():
     found = in_word(f"<w:p><w:r>{BOLD}<w:t>Name:</w:t><w:tab/><w:t>Wert</w:t></w:r></w:p>", stub(upper))
     assert found == f"<w:p>{run('NAME:', BOLD)}<w:r>{BOLD}<w:tab/></w:r>{run('WERT', BOLD)}</w:p>"
+
+
+@pytest.mark.parametrize(
+    ("body", "texts"),
+    [
+        ("<w:r><w:t>a b</w:t><w:br/><w:t>c d</w:t><w:cr/><w:t>5</w:t><w:tab/></w:r>", ["a b", "c d"]),
+        (f"{run('a b')}<w:r><w:br/></w:r>{run('c d')}", ["a b", "c d"]),
+        (f"<w:r><w:tab/><w:t>a b</w:t></w:r>{run(' c', BOLD)}<w:r>{BOLD}<w:t> d</w:t><w:tab/><w:t>e</w:t></w:r>"
+         , ["a b c d", "e"]),
+    ],
+)  # fmt: skip
+def test_lines_and_columns_of_word_are_texts_of_their_own(body, texts):
+    seen: list[str] = []
+    document = f"<w:p>{body}</w:p>"
+    assert FORMATS[".docx"](word(document), same, "") == word(document)
+    found = in_word(document, stub(upper, seen))
+    assert seen == texts
+    assert shown(found) == shown(document).upper()
+    # Texts before and after one that stays are written into the same run
+    for kept in texts:
+        found = in_word(document, lambda given, _, kept=kept: [(t if t == kept else t.upper(), None) for t in given])
+        assert shown(found) == shown(document).upper().replace(kept.upper(), kept)
+
+
+def test_a_tab_in_a_field_ends_no_text():
+    body = f"{run('a ')}{LINK}{run('b')}<w:r><w:tab/></w:r>{field('end')}{run('c')}"
+    seen: list[str] = []
+    in_word(f"<w:p>{body}</w:p>", stub(upper, seen))
+    assert seen == ["a b c"]
 
 
 def test_spaces_in_elements_of_word_stay_there():

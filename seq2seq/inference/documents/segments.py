@@ -292,6 +292,11 @@ class Pieces:
         self.found: list[Segment] = []
         self.clear()
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether a mark is open."""
+        return bool(self._open)
+
     def clear(self) -> None:
         """Forget the open text, which stays as it is."""
         self.parts: list[str] = []

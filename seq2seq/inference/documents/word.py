@@ -74,7 +74,10 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
     content = pieces.content
     inside = shown = False
     style = ""
+    # Where a run begins, or goes on after a break
     run: int | None = None
+    # Closes the run in which a text begins after a break
+    lead = ""
     # Where the last control begins or ends
     control = start
     # Length of the text after the last run of characters
@@ -92,7 +95,8 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
         text = (kind == "text" and shown and raw) or name == "w:nobreakhyphen"
         if name == "w:p":
             # A field may begin in one paragraph and show its text in the next
-            (Pieces.clear if field else _end_paragraph)(pieces)
+            _ = pieces.clear() if field else _end_text(pieces, lead)
+            lead = ""
             inside = kind == "open"
             field = []
         elif not inside or name in _IGNORED:
@@ -100,6 +104,7 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
         elif name == "w:r":
             if kind == "close" and pieces.span and run is not None:
                 pieces.span = min(pieces.span[0], run), event.end
+            lead = lead if pieces.span else ""
             run, style = event.start if kind == "open" else None, _NONE
         elif name == "w:t":
             shown = kind == "open"
@@ -136,6 +141,14 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
             if (last := pieces.marks[-1]).start == last.end:
                 only = last.opening.replace(_STYLE + style, "").replace(_STYLE, "")
                 pieces.marks[-1] = last._replace(opening=only)
+        elif name in _SPACES and run is not None and not field and not pieces.is_inside:
+            # Lines of an address, or columns, are no sentence
+            tail = ""
+            if pieces.span and pieces.span[1] > run:
+                pieces.span = min(pieces.span[0], run), event.start
+                tail = f"<w:r>{style}"
+            _end_text(pieces, lead, tail)
+            run, lead = event.end, "</w:r>"
         elif kind == "code":
             step = "".join(_FIELD.findall(raw)[:1])
             raw = raw if run is None else f"<w:r>{style}{raw}</w:r>"
@@ -163,8 +176,13 @@ def _is_sign(pieces: Pieces, raw: str, end: int) -> bool:
     return not (within and _NEXT.match(pieces.content, end))
 
 
-def _end_paragraph(pieces: Pieces) -> None:
-    """End a text; the style of most of its characters is no mark."""
+def _end_text(pieces: Pieces, lead: str = "", tail: str = "") -> None:
+    """End a text; the style of most of its characters is no mark.
+
+    Args:
+        lead: Closes the run in which the text begins.
+        tail: Opens the run in which the text ends again.
+    """
     sizes = Counter[str]()
     for mark in pieces.marks:
         if mark.opening.startswith(_STYLE):
@@ -172,13 +190,14 @@ def _end_paragraph(pieces: Pieces) -> None:
     if sizes:
         base = sizes.most_common(1)[0][0]
         pieces.marks = [mark for mark in pieces.marks if mark.opening != base]
-        pieces.write = functools.partial(_runs, style=base[1:])
+        pieces.write = functools.partial(_runs, style=base[1:], lead=lead, tail=tail)
     pieces.segment()
+    pieces.write = _runs
 
 
-def _runs(pieces: Sequence[str], style: str = _NONE) -> str:
+def _runs(pieces: Sequence[str], style: str = _NONE, lead: str = "", tail: str = "") -> str:
     """Write texts as runs of their styles, and what is between them; see `Write`."""
-    written = []
+    written = [lead]
     now = style
     for number, piece in enumerate(pieces):
         if number % 2 and piece.startswith(_STYLE):
@@ -188,4 +207,4 @@ def _runs(pieces: Sequence[str], style: str = _NONE) -> str:
         elif piece:
             text = html.escape(piece, quote=False)
             written.append(f'<w:r>{now}<w:t xml:space="preserve">{text}</w:t></w:r>')
-    return "".join(written)
+    return "".join([*written, tail])
