@@ -6,6 +6,7 @@ import io
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import tiny
@@ -103,6 +104,9 @@ def test_an_untranslated_element_without_an_end_ends_there():
 @pytest.mark.parametrize(
     ("page", "wanted"),
     [
+        ("<p>a <code>b<p>c <code>d</code> e", "<p>A <code>b<p>C <code>d</code> E"),
+        ("<div>a <span translate=no>b</div>c", "<div>A <span translate=no>b</div>C"),
+        ("<code>a<div>b</div></code>c", "<code>a<div>b</div></code>C"),
         ("<ul><li translate=no>a<br/>b<li>c</ul><p>d", "<ul><li translate=no>a<br/>b<li>C</ul><p>D"),
         ("<ul><li translate=no>a<ul><li>b<li>c</ul>d</ul>e", "<ul><li translate=no>a<ul><li>b<li>c</ul>d</ul>E"),
         ("<table><tr><td translate=no>a<tr><td>b<td translate=no>c</table>d"
@@ -112,6 +116,46 @@ def test_an_untranslated_element_without_an_end_ends_there():
 )  # fmt: skip
 def test_an_untranslated_element_may_leave_out_its_end_tag(page, wanted):
     assert converted(".html", page, stub(upper)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "text"),
+    [
+        (".html", "10 m<sup>2</sup> und CO<sub>2</sub>-frei", "10 m und CO-frei"),
+        (".html", "<a>Berlin</a><sup><a href=x>[1]</a></sup>, hier", "Berlin, hier"),
+        (".html", "<sup>1</sup>Siehe dort", "Siehe dort"),
+        (".html", "der 1<sup>er</sup> und H<sub>2</sub>O und m<sup>2 </sup>da", "der 1er und H2O und m2 da"),
+        (".md", "10 m<sup>2</sup> und H<sub>2</sub>O", "10 m und H2O"),
+    ],
+)
+def test_raised_signs_at_the_end_of_a_word_are_codes(suffix, content, text):
+    seen: list[str] = []
+    assert converted(suffix, content, same) == content
+    converted(suffix, content, stub(upper, seen))
+    assert seen == [text]
+
+
+def test_raised_signs_stay_behind_their_word():
+    page = '<p><a>Berlin</a><sup><a href=x title="Ein Titel">1</a></sup>, zwei m<sup>2</sup>'
+    wanted = page.replace("Berlin", "BERLIN").replace("zwei m", "ZWEI M").replace("Ein Titel", "EIN TITEL")
+    assert converted(".html", page, stub(upper)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "declared"),
+    [
+        (".html", "<meta charset=latin1><p>ä", "latin1"),
+        (".html", '<META http-equiv=Content-Type content="text/html; charset=iso-8859-1"><p>&auml;', "iso-8859-1"),
+        (".xlf", "<?xml version='1.0' encoding='US-ASCII'?><xliff><segment><source>a</source></segment></xliff>"
+         , "US-ASCII"),
+    ],
+)  # fmt: skip
+def test_another_encoding_that_a_file_declares_becomes_utf_8(suffix, content, declared):
+    found = converted(suffix, content, lambda texts, _: [("ÄÖ", None)] * len(texts), "de")
+    assert declared not in found
+    assert "UTF-8" in found
+    plain = converted(suffix, content.replace("ä", "a"), lambda texts, _: [("b", None)] * len(texts), "de")
+    assert declared in plain
 
 
 def test_attributes_are_texts():
@@ -193,6 +237,8 @@ def test_marks_follow_their_words():
         ("a <img src=x>b", ["a", "b"], "a <img src=x>b"),
         ("<b><i>a</i>   </b><img>b c", ["a", "b", "d"], "<b><i>a</i></b>   <img>b d"),
         ("<b>a</b> b: <code>x</code> c", ["c", "b:", "a"], "c b: <code>x</code> <b>a</b>"),
+        ("a <b>b (<code>x</code>)</b>", ["a", "b", "()"], "a <b>b (<code>x</code>)</b>"),
+        ("<b>a!!</b> b <i>(c ...</i> d", ["a!!", "b", "(c", "...", "d"], "<b>a!!</b> b <i>(c ...</i> d"),
     ],
 )
 def test_marks_stay_nested(page, words, wanted):
@@ -241,6 +287,14 @@ def test_a_speakers_dash_is_not_given_to_the_model():
     assert [text.strip() for text in seen] == ["Guten Tag.", "Was?", "Nein."]
 
 
+def test_lines_of_webvtt_with_voices_are_texts_of_their_own():
+    content = "WEBVTT\n\n00:01.000 --> 00:02.000\n<v Fred>Hallo du,\nGuter</v>\n<v.loud Bob>Ja\n"
+    seen: list[str] = []
+    found = converted(".vtt", content, stub(upper, seen))
+    assert seen == ["Hallo du, Guter", "Ja"]
+    assert found == content.replace("Hallo du,\nGuter", "HALLO DU,\nGUTER").replace("Ja", "JA")
+
+
 def test_a_cue_of_subrip_may_have_empty_lines():
     content = "1\n00:00:01,000 --> 00:00:02,000\n<i>- eins</i>\n\nzwei\n3\n\n2\n00:00:03,000 --> 00:00:04,000\ndrei\n"
     seen: list[str] = []
@@ -285,6 +339,15 @@ def test_xliff_1_gets_its_targets():
     found = converted(".xlf", OLD, stub(upper), "en")
     assert found == wanted
     assert converted(".xlf", found, stub(upper), "en") == found
+
+
+def test_a_target_of_empty_segments_is_filled():
+    unit = "<source>a b</source><seg-source>{0}</seg-source><target>{1}</target>"
+    empty, full, new = (f'<mrk mtype="seg" mid="0">{text}</mrk>' for text in ("", "a b", "A B"))
+    content = f'<xliff version="1.2"><file><trans-unit>{unit.format(full, empty)}</trans-unit></file></xliff>'
+    assert f">{new}</target>" in converted(".xlf", content, stub(upper), "en")
+    content = content.replace(empty, new.lower())
+    assert f"<target>{new.lower()}</target>" in converted(".xlf", content, stub(upper), "en")
 
 
 def test_xliff_2_gets_its_targets():
@@ -394,6 +457,17 @@ def test_links_of_markdown_follow_their_words():
         ("[^1]: Es regnet.\n[^b]: Mehr *davon*.", "[^1]: ES REGNET.\n[^b]: MEHR *DAVON*."),
         ("Wir lesen. <br/>Es regnet.", "WIR LESEN. <br/>ES REGNET."),
         ("| a b<br>c |\n|---|\n| d |", "| A B<br>C |\n|---|\n| D |"),
+        ("\\* Preise\\* da \\[x\\]", "\\* PREISE\\* DA \\[X\\]"),
+        ("_[Link](x)_, _**fett**_ und _`a`_", "_[LINK](x)_, _**FETT**_ UND _`a`_"),
+        ('Das ist _"ein Zitat"_ hier', 'DAS IST _"EIN ZITAT"_ HIER'),
+        ("*Das **ist***, ***so***", "*DAS **IST***, ***SO***"),
+        ("+++\na = 1\n+++\n\nb", "+++\na = 1\n+++\n\nB"),
+        ("> [!NOTE]\n> a b\n\n> [!TIP]\n>\n> c", "> [!NOTE]\n> A B\n\n> [!TIP]\n>\n> C"),
+        ('!!! note "Titel"\n    a\n\n??? tip\n    b', '!!! note "Titel"\n    A\n\n??? tip\n    B'),
+        ("::: warning\na\n:::\n::: tip\nb\n:::\n", "::: warning\nA\n:::\n::: tip\nB\n:::\n"),
+        ("::: warning\n\na\n\n:::\n", "::: warning\n\nA\n\n:::\n"),
+        ("Begriff\n:   was es ist", "BEGRIFF\n:   WAS ES IST"),
+        ("Schreibe &amp;copy; und &copy; 5", "SCHREIBE \\&COPY; UND © 5"),
     ],
 )
 def test_markdown_keeps_what_its_marks_hold(content, wanted):
@@ -402,23 +476,57 @@ def test_markdown_keeps_what_its_marks_hold(content, wanted):
     assert not any(" ".join(text.split()) != text.strip() for text in seen)
 
 
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("Es sind 2*3 und *b und c_ und ~~ hier", "Es sind 2*3 und *b und c_ und ~~ hier"),
+        ("Alle Nutzer*innen hier", "Alle Nutzer*innen hier"),
+        ("Ein *[Link*](x) da*", "Ein Link* da"),
+        ("Das *ist **so*", "Das *ist *so"),
+        ("Das *ist _so* hier_", "Das ist _so hier_"),
+        ("Siehe https://x.org/a_b_ hier", "Siehe hier"),
+        ("[a *b] c* d", "a b c d"),
+        ('a**"b"**c', 'a**"b"**c'),
+    ],
+)
+def test_delimiters_of_markdown_without_a_partner_are_text(content, text):
+    seen: list[str] = []
+    assert converted(".md", content, same) == content
+    converted(".md", content, stub(upper, seen))
+    assert seen == [text]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
-    ["[" * 10**5, "[a" * 10**5, "a] " * 10**5, "*a " * 10**5, "`a" * 10**5, "a" + " " * 10**5 + "a", "> " * 10**5],
+    [
+        *(each * 10**4 for each in ("a*", "*a _b c_ ", "*a* ", "[*a](x)", "a\n:::\n", "*[a", "**a *b* c** ")),
+        "[" * 10**5,
+        "[a" * 10**5,
+        "a] " * 10**5,
+        "*a " * 10**5,
+        "`a" * 10**5,
+        "a" + " " * 10**5 + "a",
+        "> " * 10**5,
+    ],
 )
 def test_hostile_markdown_takes_linear_time(content):
     assert converted(".md", content, same) == content
 
 
+RAISED = '<w:rPr><w:vertAlign w:val="superscript"/></w:rPr>'
 BOLD = "<w:rPr><w:b/></w:rPr>"
 
 
 def word(body: str) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("word/document.xml", f'<?xml version="1.0"?>\r\n<w:document xmlns:w="w">{body}</w:document>')
-        archive.writestr("word/media/image.png", b"\x89")
+        # The time is not a part of it
+        archive.writestr(
+            zipfile.ZipInfo("word/document.xml"),
+            f'<?xml version="1.0"?>\r\n<w:document xmlns:w="w">{body}</w:document>',
+        )
+        archive.writestr(zipfile.ZipInfo("word/media/image.png"), b"\x89")
     return file.getvalue()
 
 
@@ -439,6 +547,19 @@ def field(kind: str) -> str:
 
 
 LINK = field("begin") + run("HYPERLINK x", name="w:instrText") + field("separate")
+
+
+def shown(body: str) -> str:
+    """Return the texts of well-formed runs, and a bar for each break."""
+    runs = ElementTree.fromstring(body.replace("<w:p>", '<w:p xmlns:w="w">', 1)).iterfind("{w}r")
+    return "".join(
+        (each.text or "") if each.tag == "{w}t" else "|"
+        for run in runs
+        for each in run
+        if each.tag[3:] in ("t", "tab", "br", "cr")
+    )
+
+
 BOX = "<w:r><w:pict><w:txbxContent><w:p>{}</w:p></w:txbxContent></w:pict></w:r>"
 
 
@@ -460,6 +581,11 @@ BOX = "<w:r><w:pict><w:txbxContent><w:p>{}</w:p></w:txbxContent></w:pict></w:r>"
         (f"<w:sdt><w:sdtPr/></w:sdt><w:sdt><w:sdtContent/></w:sdt>{run('eins zwei')}"
          , f"<w:sdt><w:sdtPr/></w:sdt><w:sdt><w:sdtContent/></w:sdt>{run('zwei eins')}"),
         (f"{run('A')}<w:bookmarkStart/>{run('bc def')}", f"{run('def')}<w:bookmarkStart/>{run(' Abc')}"),
+        (f'<w:dir w:val="rtl"><w:customXml><w:customXmlPr/>{run("eins")}</w:customXml>{run(" zwei")}</w:dir>'
+         , f'<w:dir w:val="rtl">{run("zwei ")}<w:customXml><w:customXmlPr/>{run("eins")}</w:customXml></w:dir>'),
+        (run("zwei m") + run("2 ", RAISED) + run("da") + run("[1]", RAISED)
+         , run("da m") + run("2", RAISED) + run(" zwei") + run("[1]", RAISED)),
+        (run("eins H") + run("2", RAISED) + run("O"), run("H2O", RAISED) + run(" eins")),
         ("<w:r><w:t>E-</w:t><w:noBreakHyphen/><w:t>Mail En</w:t></w:r><w:r><w:softHyphen/><w:t>de</w:t></w:r>"
          , run("Ende E--Mail")),
     ],
@@ -478,6 +604,35 @@ def test_a_code_within_a_word_adds_no_space():
 def test_a_tab_stays_behind_its_word():
     found = in_word(f"<w:p><w:r>{BOLD}<w:t>Name:</w:t><w:tab/><w:t>Wert</w:t></w:r></w:p>", stub(upper))
     assert found == f"<w:p>{run('NAME:', BOLD)}<w:r>{BOLD}<w:tab/></w:r>{run('WERT', BOLD)}</w:p>"
+
+
+@pytest.mark.parametrize(
+    ("body", "texts"),
+    [
+        ("<w:r><w:t>a b</w:t><w:br/><w:t>c d</w:t><w:cr/><w:t>5</w:t><w:tab/></w:r>", ["a b", "c d"]),
+        (f"{run('a b')}<w:r><w:br/></w:r>{run('c d')}", ["a b", "c d"]),
+        (f"<w:r><w:tab/><w:t>a b</w:t></w:r>{run(' c', BOLD)}<w:r>{BOLD}<w:t> d</w:t><w:tab/><w:t>e</w:t></w:r>"
+         , ["a b c d", "e"]),
+    ],
+)  # fmt: skip
+def test_lines_and_columns_of_word_are_texts_of_their_own(body, texts):
+    seen: list[str] = []
+    document = f"<w:p>{body}</w:p>"
+    assert FORMATS[".docx"](word(document), same, "") == word(document)
+    found = in_word(document, stub(upper, seen))
+    assert seen == texts
+    assert shown(found) == shown(document).upper()
+    # Texts before and after one that stays are written into the same run
+    for kept in texts:
+        found = in_word(document, lambda given, _, kept=kept: [(t if t == kept else t.upper(), None) for t in given])
+        assert shown(found) == shown(document).upper().replace(kept.upper(), kept)
+
+
+def test_a_tab_in_a_field_ends_no_text():
+    body = f"{run('a ')}{LINK}{run('b')}<w:r><w:tab/></w:r>{field('end')}{run('c')}"
+    seen: list[str] = []
+    in_word(f"<w:p>{body}</w:p>", stub(upper, seen))
+    assert seen == ["a b c"]
 
 
 def test_spaces_in_elements_of_word_stay_there():

@@ -572,7 +572,12 @@ def test_the_description(plain):
     found = plain.call(path="/openapi.json", method="GET").json
     assert set(found["paths"]) == {"/translate", "/languages", "/detect", "/health", "/metrics"}
     body = found["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]["anyOf"][0]
-    assert body["properties"]["text"]["description"]
+    properties = body["properties"]
+    assert properties["text"]["description"]
+    assert "gnmt: ((5 + length) / 6)^penalty" in properties["length_norm"]["description"]
+    assert "object" in [each.get("type") for each in properties["glossary"]["anyOf"]]
+    (detected,) = found["paths"]["/detect"]["post"]["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
+    assert detected["required"] == ["q"]
 
 
 def test_the_page_allows_only_its_own_style_and_script(plain, monkeypatch):

@@ -4,29 +4,47 @@ from __future__ import annotations
 
 import html
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from seq2seq.inference.documents.segments import Pieces, Translate, replace
+from seq2seq.inference.documents.segments import LETTER, Pieces, Translate, replace
 from seq2seq.system.packages import require
 
-_FRONT = re.compile(r"\ufeff?(?:---[ \t]*\r?\n(?:(?!---|\.\.\.).*+\r?\n)*+(?:---|\.\.\.)[ \t]*\r?\n)?")
+_FRONT = re.compile(
+    r"\ufeff?(?:(?:---[ \t]*\r?\n(?:(?!---|\.\.\.).*+\r?\n)*+(?:---|\.\.\.)|"
+    r"\+\+\+[ \t]*\r?\n(?:(?!\+\+\+).*+\r?\n)*+\+\+\+)[ \t]*\r?\n)?"
+)
+# A line that begins or ends a box: ::: warning, !!! note "Title"
+_BOX = (
+    r"""(?::{3,200}[^\r\n]*|(?:!!!|\?\?\?\+?)[ \t]{1,9}[a-z]{1,50}(?:[ \t]{1,9}"[^"\r\n]{0,500}")?[ \t]*(?![^\r\n]))"""
+)
 # All repetitions are bounded: the time is linear. A longer one is text.
 _MARKS = re.compile(
     r"(?P<escape>\\[!-/:-@\[-`{-~])|(?P<hard>(?:(?<! ) {2,200}|\\)\r?\n[ \t>]*|"
     r"(?<![ \t])[ \t]{0,200}<[bB][rR][ \t]{0,9}/?>[ \t]*|"
-    r"\r?\n[ \t>]*\[\^[^\[\]\s]{1,100}\]:[ \t]*)|"
+    rf"(?:\r?\n[ \t>]*{_BOX})+(?:\r?\n[ \t>]*)?|"
+    r"\r?\n[ \t>]*(?:\[\^[^\[\]\s]{1,100}\]:|:(?=[ \t]))[ \t]*)|"
     r"(?P<soft>(?:(?<![ \t])[ \t]{1,200}|)\r?\n[ \t>]*)|"
     r"(?P<code>(?P<ticks>`+)(?!`).{1,2000}?(?<!`)(?P=ticks)(?!`)|<!--.{0,2000}?-->|"
     r"<(?:https?:|mailto:|[\w.+-]{1,64}@)[^<>\s]{1,2000}>|(?i:<(?:img|input|wbr)\b)[^<>]{0,2000}>|"
+    # Signs that are raised or lowered, as in m<sup>2</sup>
+    rf"<(?P<script>su[bp])>(?:(?![<>])[\W\d_]){{1,50}}</(?P=script)>(?!{LETTER})|"
     r"!\[[^\[\]]{0,2000}\](?:\([^()]{0,2000}\)|\[[^\[\]]{0,500}\])|\[\^[^\[\]\s]{1,100}\])|"
     r"(?P<open>\[)|(?P<close>\](?:\((?:[^()\n]|\([^()\n]{0,200}\)){0,2000}\)|\[[^\[\]]{0,500}\])?)|"
     r"<(?P<end>/?)(?P<tag>[a-zA-Z][\w-]{0,50})[^<>]{0,2000}>|"
-    r"(?P<emphasis>(?<!\s)\*{1,3}|\*{1,3}(?!\s)|(?<!\w)_{1,3}(?=\w)|(?<=\S)_{1,3}(?!\w)|~~)",
+    r"(?P<emphasis>\*+|_+|(?<!~)~~(?!~))",
     re.DOTALL,
 )
-# What begins an item of a list of tasks, or a footnote
-_LEAD = re.compile(r"\[[ xX]\]\s+|\[\^[^\[\]\s]{1,100}\]:\s*")
+# What begins an item of a list of tasks, a footnote, or a box such as > [!NOTE]
+_LEAD = re.compile(
+    rf"\[[ xX]\]\s+|\[\^[^\[\]\s]{{1,100}}\]:\s*|(?:(?:{_BOX}|\[![A-Za-z]{{1,50}}\][ \t]*)(?:\r?\n[ \t>]*|\Z))+"
+)
+_READ = re.compile(r"\\([!-/:-@\[-`{-~])|&#?\w{1,40};")
+# Ends of links that are named by their text
+_SHORT = ("]", "[]", "][]")
+# Delimiters before a closing one in which its partner is searched, so that the time is linear
+_FAR = 100
 
 
 def translate_markdown(content: str, translate: Translate, language: str) -> str:
@@ -35,7 +53,7 @@ def translate_markdown(content: str, translate: Translate, language: str) -> str
     normalized = require("markdown_it.common.utils", "Markdown", extra="documents").normalizeReference
     # The inline marks of this parser have no places
     parser = library.MarkdownIt("commonmark").enable("table").disable("inline")
-    pieces = Pieces(content, html.unescape, _written)
+    pieces = Pieces(content, _read, _written)
     begin = match.end() if (match := _FRONT.match(content)) else 0
     known: dict[str, Any] = {}
     tokens = parser.parse(content[begin:], known)
@@ -61,19 +79,18 @@ def translate_markdown(content: str, translate: Translate, language: str) -> str
 def _collect(pieces: Pieces, start: int, end: int, is_label: Callable[[str], bool]) -> None:
     """Collect the texts of a paragraph, a heading or a cell."""
     content = pieces.content
-    marks: list[str] = []
     links: list[int] = []
-    for match in _MARKS.finditer(content, start, end):
-        if match.start() > start:
-            pieces.text(start, match.start())
-        start = match.end()
-        place = match.span()
-        if match["escape"]:
-            pieces.text(start, start)
-            pieces.add(match[0][1:])
+    matches = [match for match in _MARKS.finditer(content, start, end) if not match["escape"]]
+    marks = [(match.span(), match) for match in matches if not match["emphasis"]]
+    for place, match in sorted([*marks, *_emphasis(matches, is_label)], key=lambda mark: mark[0]):
+        if place[0] > start:
+            pieces.text(start, place[0])
+        start = place[1]
+        if isinstance(match, bool):
+            (pieces.open if match else pieces.close)(content[slice(*place)], *place)
         elif match["hard"]:
             pieces.segment()
-            marks, links = [], []
+            links = []
         elif match["soft"]:
             pieces.text(start, start)
             pieces.add(" ")
@@ -82,20 +99,89 @@ def _collect(pieces: Pieces, start: int, end: int, is_label: Callable[[str], boo
             pieces.open("[", *place)
         elif match["close"]:
             label = content[links.pop() : place[0]] if links else ""
-            short = match[0] in ("]", "[]", "][]") and is_label(label)
-            pieces.close("[", *place, f"][{label}]" if short else None)
+            pieces.close("[", *place, f"][{label}]" if match[0] in _SHORT and is_label(label) else None)
         elif match["tag"]:
             (pieces.close if match["end"] else pieces.open)(match["tag"].lower(), *place)
-        elif match["emphasis"] and match[0] in marks:
-            del marks[marks.index(match[0]) :]
-            pieces.close(match[0], *place)
-        elif match["emphasis"]:
-            marks.append(match[0])
-            pieces.open(match[0], *place)
         else:
             pieces.code(*place)
     pieces.text(start, end)
     pieces.segment()
+
+
+class _Delimiters:
+    """Run of equal delimiters: its place without the paired ones, and whether it may open and close emphasis."""
+
+    def __init__(self, match: re.Match[str]) -> None:
+        self.start, self.end = match.span()
+        self.size = self.end - self.start
+        self.char = match[0][0]
+        around = match.string[max(0, self.start - 1) : self.start] or " ", match.string[self.end : self.end + 1] or " "
+        (blank_before, blank_after), (sign_before, sign_after) = (
+            [each.isspace() for each in around],
+            [unicodedata.category(each)[0] in "PS" for each in around],
+        )
+        left = not blank_after and (not sign_after or blank_before or sign_before)
+        right = not blank_before and (not sign_before or blank_after or sign_after)
+        within = self.char == "_" and left and right
+        self.opens = left and (not within or sign_before)
+        self.closes = right and (not within or sign_after)
+
+    def opens_for(self, closer: _Delimiters) -> bool:
+        """Return whether a run that closes emphasis closes what this one opens."""
+        odd = (self.size + closer.size) % 3 == 0 and self.size % 3 != 0
+        return self.char == closer.char and not (odd and (self.closes or closer.opens))
+
+
+def _emphasis(matches: Sequence[re.Match[str]], is_label: Callable[[str], bool]) -> list[tuple[tuple[int, int], bool]]:
+    """Pair the delimiters of emphasis as CommonMark does; return the place of each, and whether it opens."""
+    found: list[tuple[tuple[int, int], bool]] = []
+    links = _links(matches, is_label)
+    # Runs that may open, and how many there were where each open link begins
+    runs: list[_Delimiters] = []
+    levels = [0]
+    for match in matches:
+        if match.start() in links:
+            if match["open"]:
+                levels.append(len(runs))
+            else:
+                del runs[levels.pop() :]
+        elif match["emphasis"]:
+            run = _Delimiters(match)
+            while run.closes and run.start < run.end:
+                near = reversed(range(max(levels[-1], len(runs) - _FAR), len(runs)))
+                place = next((i for i in near if runs[i].opens_for(run)), None)
+                if place is None:
+                    break
+                del runs[place + 1 :]
+                opener = runs[place]
+                size = min(2, opener.end - opener.start, run.end - run.start)
+                found += [((opener.end - size, opener.end), True), ((run.start, run.start + size), False)]
+                opener.end -= size
+                run.start += size
+                if opener.start == opener.end:
+                    runs.pop()
+            if run.opens and run.start < run.end:
+                runs.append(run)
+    return found
+
+
+def _links(matches: Sequence[re.Match[str]], is_label: Callable[[str], bool]) -> set[int]:
+    """Return where links and their ends begin; emphasis does not cross them."""
+    found: set[int] = set()
+    opened: list[re.Match[str]] = []
+    for match in matches:
+        if match["open"]:
+            opened.append(match)
+        elif match["close"] and opened:
+            first = opened.pop()
+            if match[0] not in _SHORT or is_label(match.string[first.end() : match.start()]):
+                found |= {first.start(), match.start()}
+    return found
+
+
+def _read(raw: str) -> str:
+    """Read escapes and entities."""
+    return _READ.sub(lambda match: match[1] or html.unescape(match[0]), raw)
 
 
 def _written(pieces: Sequence[str]) -> str:
@@ -103,7 +189,7 @@ def _written(pieces: Sequence[str]) -> str:
     found = []
     for number, piece in enumerate(pieces):
         if number % 2 == 0:
-            piece = re.sub(r"[\\`*\[\]<|~]|(?<!\w)_|_(?!\w)", r"\\\g<0>", piece)
+            piece = re.sub(r"[\\`*\[\]<|~]|(?<!\w)_|_(?!\w)|&(?=#?\w{1,40};)", r"\\\g<0>", piece)
             # What would begin a list, a heading or a quotation
             piece = piece if number else re.sub(r"^(\s*\d*)([-+#>=.)])", r"\1\\\2", piece)
         found.append(piece)

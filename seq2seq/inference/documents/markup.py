@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import functools
 import html
+import itertools
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from xml.parsers import expat
 
-from seq2seq.inference.documents.segments import Pieces, Segment, Translate, replace
+from seq2seq.inference.documents.segments import LETTER, Pieces, Segment, Translate, replace
 
 _CODES = re.compile("code|kbd|samp|var")
 _INLINE = re.compile(
     "a|abbr|acronym|b|bdi|bdo|big|cite|data|del|dfn|em|font|i|img|ins|label|mark|q|s|small|span|strike|strong|sub|sup|"
     f"time|tt|u|wbr|{_CODES.pattern}"
 )
+# A raised or lowered text
+_SCRIPT = re.compile(
+    r"<(?P<name>su[bp])\b[^<>]*>(?P<text>(?:[^<>]|<(?!/?su[bp]\b)[^<>]*>){0,500})</(?P=name)>", re.IGNORECASE
+)
+_LETTER = re.compile(LETTER)
 _VOID = re.compile("area|base|br|col|embed|hr|input|link|meta|source|track")
 # Elements whose end tag may be left out, and those that end them where they begin.
 _ENDS = {
@@ -69,12 +76,27 @@ def events(content: str, start: int, end: int) -> Iterator[Event]:
     yield Event(start, end, "text")
 
 
-def ended(found: Iterable[Event]) -> Iterator[Event]:
-    """Add the end tags that HTML lets a page leave out."""
+def ended(content: str, chosen: Callable[[Event], Any]) -> Iterator[Event]:
+    """Split a page into its tokens, with the end tags that HTML lets a page leave out.
+
+    A chosen inline element that has no end ends with its block.
+    """
+    opened: dict[str, list[int]] = defaultdict(list)
+    for event in events(content, 0, len(content)):
+        if event.kind == "open" and _INLINE.fullmatch(event.name):
+            opened[event.name].append(event.start)
+        elif event.kind == "close" and opened[event.name]:
+            opened[event.name].pop()
+    unended = set(itertools.chain(*opened.values()))
+    loose: list[str] = []
     around: list[str] = []
-    for event in found:
+    for event in events(content, 0, len(content)):
         name, close = event.name, event.kind == "close"
+        if event.start in unended and event.kind == "open" and chosen(event):
+            loose.append(name)
         if name and not _VOID.fullmatch(name) and not _INLINE.fullmatch(name):
+            while loose:
+                yield Event(event.start, event.start, "close", loose.pop())
             while around and around[-1] in _ENDS and (name != around[-1] if close else name in _ENDS[around[-1]]):
                 yield Event(event.start, event.start, "close", around.pop())
             if not close:
@@ -133,6 +155,17 @@ def checked(content: str) -> str:
     return section.sub(lambda match: match[0] if match[1] is None else html.escape(match[1], quote=False), content)
 
 
+def _is_sign(content: str, event: Event) -> bool:
+    """Return whether an element is a raised or lowered text without letters that ends a word, as in m<sup>2</sup>."""
+    match = _SCRIPT.match(content, event.start) if event.name in ("sub", "sup") else None
+    if match is None:
+        return False
+    text = html.unescape(re.sub("<[^<>]*>", "", match["text"]))
+    # Without its digit, H<sub>2</sub>O would be another word
+    within = _LETTER.match(content, match.end()) and _LETTER.match(content, max(0, event.start - 1))
+    return bool(text) and text == text.strip() and not within and not any(map(str.isalpha, text))
+
+
 def translate_html(content: str, translate: Translate, language: str) -> str:
     """Translate the texts of a page, and its attributes that are shown; replace its language."""
 
@@ -144,7 +177,7 @@ def translate_html(content: str, translate: Translate, language: str) -> str:
 
     # Tags are parts of texts, so their attributes come first
     pieces = Pieces(content, html.unescape, functools.partial(escaped, quote=True))
-    for event in joined(ended(events(content, 0, len(content))), kept):
+    for event in joined(ended(content, kept), kept):
         # The text of a text area is no part of its tag
         end = content.find(">", event.start) if event.name == "textarea" else event.end
         shown = event.kind in ("open", "void") or event.name == "textarea"
@@ -157,6 +190,7 @@ def translate_html(content: str, translate: Translate, language: str) -> str:
             pieces.segment()
     content = replace(content, pieces.found, translate)
     pieces = Pieces(content, html.unescape, escaped)
-    collect(pieces, joined(ended(events(content, 0, len(content))), kept), _INLINE)
+    found = joined(ended(content, kept), lambda event: kept(event) or _is_sign(content, event))
+    collect(pieces, found, _INLINE)
     pieces.segment()
     return replace(content, pieces.found, translate)

@@ -31,10 +31,10 @@ _SPACED = rf"[^\W{UNSPACED_OF_ANY_WIDTH}]"
 _TOKEN = re.compile(rf"(?:{_SPACED}[{_SIGNS}]*)+|\S[{_SIGNS}]*")
 # Words in these may follow an address without a space, and so may Korean particles
 _GLUED = rf"{UNSPACED_OF_ANY_WIDTH}\uac00-\ud7a3"
-_LETTER = rf"[^\W{_GLUED}]"
+LETTER = rf"[^\W{_GLUED}]"
 _ADDRESS = re.compile(
-    rf"(?<!{_LETTER})(?={_LETTER})(?:(?:https?://|www\.)[^\s<>\"()\[\]{_GLUED}]{{0,2000}}(?:{_LETTER}|/)|"
-    rf"[\w.+-]{{1,64}}@(?:{_LETTER}|-){{1,64}}\.(?:{_LETTER}|[.-]){{0,200}}{_LETTER})"
+    rf"(?<!{LETTER})(?={LETTER})(?:(?:https?://|www\.)[^\s<>\"()\[\]{_GLUED}]{{0,2000}}(?:{LETTER}|/)|"
+    rf"[\w.+-]{{1,64}}@(?:{LETTER}|-){{1,64}}\.(?:{LETTER}|[.-]){{0,200}}{LETTER})"
 )
 
 
@@ -198,9 +198,12 @@ def _ranges(
             low, high = 0, len(target)
         elif found:
             low, high = min(found), max(found) + 1
-            # Punctuation at the end of a mark, as in <b>Note:</b>
-            both = high < len(target) and not segment.text[source[last - 1][0]].isalnum()
-            high += both and not text[target[high][0]].isalnum()
+            # Punctuation at the ends of a mark, as in <b>Note:</b>
+            signs = [not segment.text[start].isalnum() for start, _ in source[first:last]]
+            for _ in itertools.takewhile(bool, signs):
+                low -= low > 0 and not text[target[low - 1][0]].isalnum()
+            for _ in itertools.takewhile(bool, reversed(signs)):
+                high += high < len(target) and not text[target[high][0]].isalnum()
         elif words and any(segment.text[start].isalnum() for start, _ in source[first:last]):
             low = words[min(bisect_left(words, low), len(words) - 1)]
             high = low + 1
@@ -288,6 +291,11 @@ class Pieces:
         self.write = write
         self.found: list[Segment] = []
         self.clear()
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a mark is open."""
+        return bool(self._open)
 
     def clear(self) -> None:
         """Forget the open text, which stays as it is."""

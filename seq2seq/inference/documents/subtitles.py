@@ -13,6 +13,8 @@ from seq2seq.inference.documents.segments import Pieces, Translate, Write, repla
 
 # Begins the line of another speaker, which is a text of its own.
 _SPEAKER = re.compile(r"(?:<[^>]{0,99}>|\{[^}]{0,99}\}){0,9}\s*[-–—]\s*|")
+# Begins the line of a voice of WebVTT
+_VOICE = re.compile(r"\s*<v[\s.]")
 _NUMBER = re.compile(r"[ \t]*\d+[ \t]*(?:\r\n?|\n)[^\r\n]*-->")
 
 
@@ -29,7 +31,7 @@ def translate_subtitles(content: str, translate: Translate, language: str) -> st
         line = match[1]
         dash = _SPEAKER.match(line)
         assert dash
-        if not line.strip() or "-->" in line or dash[0]:
+        if not line.strip() or "-->" in line or dash[0] or _VOICE.match(line):
             pieces.segment()
             found += [each._replace(write=functools.partial(wrap, lines=lines)) for each in pieces.found]
             pieces.found = []

@@ -12,16 +12,21 @@ from collections import Counter
 from collections.abc import Sequence
 
 from seq2seq.inference.documents.markup import Event, checked, events, joined
-from seq2seq.inference.documents.segments import Pieces, Translate, replace
+from seq2seq.inference.documents.segments import LETTER, Pieces, Translate, replace
 
 # Bytes of all files in a DOCX file.
 _MOST = 1 << 28
 _PARTS = re.compile(r"word/(document|header\d*|footer\d*|footnotes|endnotes)\.xml")
 _CONTROL = ("w:sdt", "w:sdtcontent")
-_AROUND = ("w:hyperlink", "w:ins", "w:moveto", "w:smarttag", "w:fldsimple", *_CONTROL)
+_AROUND = (
+    "w:hyperlink", "w:ins", "w:moveto", "w:smarttag", "w:fldsimple", "w:customxml", "w:dir", "w:bdo", *_CONTROL,
+)  # fmt: skip
 _IGNORED = ("w:ppr", "w:sdtpr", "w:sdtendpr", "w:prooferr", "w:lastrenderedpagebreak", "w:softhyphen")
 _SPACES = ("w:tab", "w:br", "w:cr")
 _FIELD = re.compile(r'<w:fldChar\b[^>]*\sw:fldCharType="(\w+)"')
+_RAISED = re.compile(r'<w:vertAlign\b[^>]*\sw:val="su(?:per|b)script"')
+# The first character of the next text in a paragraph
+_NEXT = re.compile(r"(?:(?!</w:p>|<w:t[ >]).){0,5000}<w:t(?: [^>]*)?>" + LETTER, re.DOTALL)
 # Begins the opening of a mark that is a style.
 _STYLE = "\0"
 _NONE = "<w:rPr/>"
@@ -69,7 +74,10 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
     content = pieces.content
     inside = shown = False
     style = ""
+    # Where a run begins, or goes on after a break
     run: int | None = None
+    # Closes the run in which a text begins after a break
+    lead = ""
     # Where the last control begins or ends
     control = start
     # Length of the text after the last run of characters
@@ -87,7 +95,8 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
         text = (kind == "text" and shown and raw) or name == "w:nobreakhyphen"
         if name == "w:p":
             # A field may begin in one paragraph and show its text in the next
-            (Pieces.clear if field else _end_paragraph)(pieces)
+            _ = pieces.clear() if field else _end_text(pieces, lead)
+            lead = ""
             inside = kind == "open"
             field = []
         elif not inside or name in _IGNORED:
@@ -95,6 +104,7 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
         elif name == "w:r":
             if kind == "close" and pieces.span and run is not None:
                 pieces.span = min(pieces.span[0], run), event.end
+            lead = lead if pieces.span else ""
             run, style = event.start if kind == "open" else None, _NONE
         elif name == "w:t":
             shown = kind == "open"
@@ -102,11 +112,20 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
             style = raw
         elif (name, kind) in (("w:sdt", "open"), ("w:sdtcontent", "close")):
             control = event.start
+        elif name == "w:customxmlpr" and pieces.marks:
+            # Belongs to the opening before it
+            last = pieces.marks[-1]
+            pieces.marks[-1] = last._replace(opening=last.opening + raw)
         elif name in _AROUND:
             # Both elements of a control, and its properties, are one mark
             name, begin = ("w:sdt", control) if name in _CONTROL else (name, event.start)
             (pieces.open if kind == "open" else pieces.close)(name, begin, event.end)
             done = -1
+        elif text and not field and _RAISED.search(style) and _is_sign(pieces, raw, event.end):
+            sign = pieces.read(raw)
+            pieces.add(sign[: len(sign) - len(sign.lstrip())])
+            pieces.code(*place, _runs([sign.strip()], style))
+            pieces.add(sign[len(sign.rstrip()) :])
         elif text and field:
             field.append(_runs([pieces.read(raw)], style))
         elif text:
@@ -122,6 +141,14 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
             if (last := pieces.marks[-1]).start == last.end:
                 only = last.opening.replace(_STYLE + style, "").replace(_STYLE, "")
                 pieces.marks[-1] = last._replace(opening=only)
+        elif name in _SPACES and run is not None and not field and not pieces.is_inside:
+            # Lines of an address, or columns, are no sentence
+            tail = ""
+            if pieces.span and pieces.span[1] > run:
+                pieces.span = min(pieces.span[0], run), event.start
+                tail = f"<w:r>{style}"
+            _end_text(pieces, lead, tail)
+            run, lead = event.end, "</w:r>"
         elif kind == "code":
             step = "".join(_FIELD.findall(raw)[:1])
             raw = raw if run is None else f"<w:r>{style}{raw}</w:r>"
@@ -140,8 +167,22 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
                 pieces.code(event.start, event.end, raw, space=name in _SPACES)
 
 
-def _end_paragraph(pieces: Pieces) -> None:
-    """End a text; the style of most of its characters is no mark."""
+def _is_sign(pieces: Pieces, raw: str, end: int) -> bool:
+    """Return whether a raised or lowered text has no letters and ends a word, as in square meters."""
+    text = pieces.read(raw)
+    if not text.strip() or any(map(str.isalpha, text)):
+        return False
+    within = text == text.strip() and pieces.parts and re.fullmatch(LETTER, pieces.parts[-1][-1])
+    return not (within and _NEXT.match(pieces.content, end))
+
+
+def _end_text(pieces: Pieces, lead: str = "", tail: str = "") -> None:
+    """End a text; the style of most of its characters is no mark.
+
+    Args:
+        lead: Closes the run in which the text begins.
+        tail: Opens the run in which the text ends again.
+    """
     sizes = Counter[str]()
     for mark in pieces.marks:
         if mark.opening.startswith(_STYLE):
@@ -149,13 +190,14 @@ def _end_paragraph(pieces: Pieces) -> None:
     if sizes:
         base = sizes.most_common(1)[0][0]
         pieces.marks = [mark for mark in pieces.marks if mark.opening != base]
-        pieces.write = functools.partial(_runs, style=base[1:])
+        pieces.write = functools.partial(_runs, style=base[1:], lead=lead, tail=tail)
     pieces.segment()
+    pieces.write = _runs
 
 
-def _runs(pieces: Sequence[str], style: str = _NONE) -> str:
+def _runs(pieces: Sequence[str], style: str = _NONE, lead: str = "", tail: str = "") -> str:
     """Write texts as runs of their styles, and what is between them; see `Write`."""
-    written = []
+    written = [lead]
     now = style
     for number, piece in enumerate(pieces):
         if number % 2 and piece.startswith(_STYLE):
@@ -165,4 +207,4 @@ def _runs(pieces: Sequence[str], style: str = _NONE) -> str:
         elif piece:
             text = html.escape(piece, quote=False)
             written.append(f'<w:r>{now}<w:t xml:space="preserve">{text}</w:t></w:r>')
-    return "".join(written)
+    return "".join([*written, tail])

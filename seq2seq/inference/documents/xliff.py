@@ -15,6 +15,7 @@ _REST = re.compile(r"\s*/?>\Z|" + _ATTRIBUTE.format("state(?:-qualifier)?"))
 _AROUND = re.compile(r"(?:[\w-]+:)?(?:g|pc|mrk)")
 _OTHER = re.compile(r"(?:[\w-]+:)?(?:alt-trans|matches|glossary|notes?|originaldata)")
 _KEPT = re.compile(r"""\s(?:translate\s*=\s*["']no|mtype\s*=\s*["']protected)["']""")
+_MARKERS = re.compile(r"</?(?:[\w-]+:)?mrk\b[^<>]*>")
 _SENTENCE = re.compile(r"""\smtype\s*=\s*["']seg["']""")
 
 
@@ -68,7 +69,10 @@ def _fill(content: str, unit: Event, opened: dict[str, Event], closed: dict[str,
     """Return the edits of a unit that has no translation."""
     name = "seg-source" if "seg-source" in closed else "source"
     target = opened.get("target")
-    if name not in closed or (target and content[target.end : closed["target"].start].strip()):
+    if name not in closed or (
+        # Empty segments are no translation
+        target and _MARKERS.sub("", content[target.end : closed["target"].start]).strip()
+    ):
         return []
     first, last = opened[name], closed[name]
     pieces = _source(content, first.end, last.start)

@@ -313,7 +313,13 @@ def create_app(service: Service) -> ASGIApp:
         # The first call imports the names
         return JSONResponse(await asyncio.to_thread(service.languages))
 
-    @app.post("/detect", summary="The source languages of this service, as LibreTranslate's answer; it detects none")
+    own, libre = TranslateRequest.model_json_schema(), LibreRequest.model_json_schema()
+
+    @app.post(
+        "/detect",
+        summary="The source languages of this service, as LibreTranslate's answer; it detects none",
+        openapi_extra=_described(libre),
+    )
     async def detect(request: Request) -> Response:
         await service.fields(request)
         codes = dict.fromkeys(code for model in service.models.by_name.values() for code in model.sources)
@@ -331,16 +337,13 @@ def create_app(service: Service) -> ASGIApp:
     refusals: dict[int | str, dict[str, Any]] = {
         status: {"model": ErrorAnswer, "description": text} for status, text in _STATUSES.items()
     }
-    own, libre = TranslateRequest.model_json_schema(), LibreRequest.model_json_schema()
-    content = {"application/json": {"schema": {"anyOf": [own, libre]}}} | {kind: {"schema": libre} for kind in _FORMS}
-    body = {"required": True, "content": content}
 
     @app.post(
         "/translate",
         summary="Translate one text or several",
         response_model=TranslateAnswer,
         responses=refusals,
-        openapi_extra={"requestBody": body},
+        openapi_extra=_described(own, libre),
     )
     async def translate(request: Request) -> Response:
         return await service.translate(request) or Response(status_code=_CLIENT_HAS_LEFT)
@@ -350,6 +353,12 @@ def create_app(service: Service) -> ASGIApp:
     failed = {"error": "the service failed; its log has more"}
     app.exception_handler(Exception)(lambda request, error: JSONResponse(failed, 500))
     return _guarded(app, service)
+
+
+def _described(*schemas: dict[str, Any]) -> dict[str, Any]:
+    """Describe the body of a request, which is JSON, or a form of the last schema."""
+    content = {"application/json": {"schema": {"anyOf": schemas}}} | {kind: {"schema": schemas[-1]} for kind in _FORMS}
+    return {"requestBody": {"required": True, "content": content}}
 
 
 def _guarded(app: ASGIApp, service: Service) -> ASGIApp:

@@ -43,7 +43,7 @@ def _field(name: str) -> Any:
     """Declare an optional field with the type, the range and the help of a setting."""
     owner = _OPTIONS[name]
     metadata = keys(owner)[name].metadata
-    text = f"{metadata['help'].split(' (')[0]} (default: the service's)"
+    text = f"{metadata['help'].split(' (seq2seq.')[0]} (default: the service's)"
     low = metadata.get("option_least", metadata.get("least"))
     # `_check_amounts` names the service's own limit
     most = None if name in _LIMITED else metadata.get("most")
@@ -53,10 +53,13 @@ def _field(name: str) -> Any:
 
 # Lists whose check ends at the first wrong entry: a description of each wrong entry takes seconds.
 _Texts = Annotated[list[str], Field(fail_fast=True)]
+_Pairs = Annotated[list[Annotated[_Texts, Field(min_length=2, max_length=2)]], Field(fail_fast=True)]
 _Terms = Annotated[
-    list[Annotated[_Texts, Field(min_length=2, max_length=2)]],
-    Field(fail_fast=True),
-    BeforeValidator(lambda given: [list(term) for term in given.items()] if isinstance(given, dict) else given),
+    _Pairs,
+    BeforeValidator(
+        lambda given: [list(term) for term in given.items()] if isinstance(given, dict) else given,
+        json_schema_input_type=_Pairs | dict[str, str],
+    ),
 ]
 _Options = create_model("_Options", **{name: _field(name) for name in _OPTIONS})
 
