@@ -47,7 +47,9 @@ def _parser() -> Parser:
     add = parser.add_argument
     text = "run folders, sweep folders, folders of runs, or globs"
     add("runs", nargs="+", type=nonempty, metavar="RUNS", help=text)
-    text = "a mixer or label, or a run's folder for the row it is in, to test against (the first row)"
+    text = (
+        "a mixer or label, or a run's folder for the row it is in, to test against (the Transformer, or the first row)"
+    )
     add("--baseline", metavar="NAME", help=text)
     text = "test only this pair of rows, such as rotary transformer; may be given again"
     pair = ("NAME", "BASELINE")

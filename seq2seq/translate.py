@@ -43,6 +43,7 @@ from seq2seq.options.translation import (
 )
 from seq2seq.settings.declare import keys
 from seq2seq.settings.search import SamplingSettings, SearchSettings
+from seq2seq.settings.values import shown
 from seq2seq.system.files import atomic_text, compression, read_file, written_directly
 from seq2seq.system.stdio import print_error, standard_input
 
@@ -156,6 +157,10 @@ def _run(options: argparse.Namespace) -> int:
             raise ValueError(f"{options.input} is a directory; name a file with --input")
         else:
             source = stack.enter_context(open(options.input, "rb"))
+            if Path(options.input).suffix.lower() in DOCUMENTS:
+                warn(
+                    f"{options.input} is translated line by line, with its markup; --document translates its text alone"
+                )
         _check_outputs(options, _descriptor(source))
         # Files with a line for each line of the input
         paths = {"prefixes": options.prefixes, "phrases": options.phrases}
@@ -243,7 +248,7 @@ def _run_document(options: argparse.Namespace) -> int:
         sink.write(translated)
     if not given:
         warn(f"{source} has no text to translate")
-    notes.report(len(given))
+    notes.report(len(given), name=lambda number: f"{number} ('{shown(given[number - 1], most=40)}')")
     if options.glossary:
         print_error(f"glossary: {terms}")
     if notes.failed:

@@ -33,7 +33,7 @@ class ComparisonSettings:
 
     Args:
         split: The scores to compare, "test" or "valid".
-        baseline: A mixer, a group's label or a run's folder; the first group if None.
+        baseline: A mixer, a group's label or a run's folder; if None, the Transformer or the first group.
         contrasts: Pairs of such names; if there are any, only these pairs are compared.
         samples: Number of bootstrap resamples.
         margin: The largest difference in BLEU that counts as equivalence.

@@ -61,7 +61,7 @@ def choose_pairs(
 
     Args:
         tables: The groups of each test set.
-        baseline: Name of a group; the first one of each table if None.
+        baseline: Name of a group; if None, the Transformer, or the first group of a table without it.
         contrasts: Names of two groups each.
 
     Returns:
@@ -84,7 +84,11 @@ def choose_pairs(
                 raise ValueError(f"--contrast {' '.join(names)}: both are the row '{same[0].label}'; name two rows")
         pairs = [[(one[number], other[number]) for one, other in chosen] for number in range(len(tables))]
     else:
-        bases = [groups[0] for groups in tables] if baseline is None else _choose(tables, baseline, "--baseline")
+        if baseline is None:
+            usual = ([group for group in groups if group.mixer == "transformer"] for groups in tables)
+            bases: list[Group | None] = [(own or groups)[0] for own, groups in zip(usual, tables, strict=True)]
+        else:
+            bases = _choose(tables, baseline, "--baseline")
         pairs = [[(group, base) for group in groups] for groups, base in zip(tables, bases, strict=True)]
     return [[(one, other) for one, other in each if one and other and one is not other] for each in pairs]
 

@@ -39,6 +39,7 @@ _BLOCKS = {
     (False,): "; seeds are no blocks, since rows have different seeds.",
     (False, True): "; seeds are blocks where all rows of a table have the same seeds.",
 }
+_FLOOR = "Scores below 2 BLEU are of models that hardly translate: their differences say nothing about mixers."
 _ONE_SEED = "Of a mixer with one seed, the bootstrap is over sentences alone, and says nothing about other seeds."
 _VERDICTS = """\
 Equivalent: less than {margin:g} BLEU apart by two one-sided t tests over seeds. Better or worse: p < 0.05 by the t test
@@ -93,14 +94,17 @@ def legend(tables: Sequence[Table]) -> str:
     differences = [each for table in tables for each in table.differences]
     if differences:
         parts.append(_DIFFERENCES)
-        resampled = [each for each in differences if each.bootstrap]
-        if resampled:
+        groups = [group for each in differences if each.bootstrap for group in (each.group, each.baseline)]
+        single = [len({run.seed for run in group.runs}) == 1 for group in groups]
+        if not all(single):
             parts[-1] += f"\n{_BOOTSTRAP}"
         if blocked := {table.model.blocked for table in tables if table.model}:
             parts[-1] += f"\n{_SEEDS}{_BLOCKS[tuple(sorted(blocked))]}"
-        groups = [group for each in resampled for group in (each.group, each.baseline)]
-        if any(len({run.seed for run in group.runs}) == 1 for group in groups):
+        if any(single):
             parts.append(_ONE_SEED)
+    scores = [score for table in tables for group in table.groups for score in group.values(table.split, "bleu")]
+    if scores and max(scores) < 2:
+        parts.append(_FLOOR)
     if any(each.verdict for each in differences):
         parts.append(_VERDICTS.format(margin=tables[0].margin))
     return "".join(f"\n{part}\n" for part in parts)

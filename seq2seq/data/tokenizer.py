@@ -334,7 +334,8 @@ class VocabularySizeError(ValueError):
     def __init__(self, settings: TokenizerSettings, what: str, *, largest: int) -> None:
         super().__init__(
             f"the corpus is too small for data.vocab_size={settings.vocab_size} ({settings.type}, {what}): "
-            f"the largest size that works is {largest}; set data.vocab_size={largest} or less, or add text"
+            f"the largest size that works is {largest}, and pieces should occur more than once, as in half of it; "
+            f"set data.vocab_size={max(5, largest // 2)}, or add text"
         )
         self.largest = largest
 

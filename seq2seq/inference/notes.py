@@ -83,10 +83,10 @@ class Notes:
         else:
             self.warn(f"{self.what} {number} {note.text}")
 
-    def report(self, total: int, more: str = "") -> None:
-        """Report the counted notes, out of `total` lines; `more` ends each message."""
+    def report(self, total: int, more: str = "", *, name: Callable[[int], str] = str) -> None:
+        """Report the counted notes, out of `total` lines, by name of a line; `more` ends each message."""
         for kind, numbers in self.counted.items():
-            listed = ", ".join(map(str, sorted(numbers)[:8])) + (", ..." if len(numbers) > 8 else "")
+            listed = ", ".join(map(name, sorted(numbers)[:8])) + (", ..." if len(numbers) > 8 else "")
             verb, said = _SAID[kind].split(" ", 1)
             shown = f"{self.what} {listed}"
             if len(numbers) > 1:

@@ -167,16 +167,34 @@ def test_runs_that_repeat_a_seed_count_as_one(tmp_path, capsys):
 
 
 def test_the_legend_tells_which_tables_have_blocks():
-    def table(blocked: bool) -> Any:
+    def table(blocked: bool, bleu: float = 20.0) -> Any:
         return SimpleNamespace(
             letters={},
             model=SimpleNamespace(blocked=blocked),
             differences=[SimpleNamespace(bootstrap=None, verdict="")],
+            groups=[SimpleNamespace(values=lambda split, metric: [bleu])],
+            split="test",
         )
 
     texts = [legend([table(blocked) for blocked in each]) for each in ((True,), (False,), (True, False))]
     assert ["no blocks" in text for text in texts] == [False, True, False]
     assert "where all rows of a table" in texts[2]
+    # Models that have learned nothing
+    assert ["hardly translate" in legend([table(True, bleu)]) for bleu in (1.9, 2.0)] == [True, False]
+
+
+def test_rows_are_compared_with_the_transformer(tmp_path, capsys):
+    """Without one, with the first row."""
+    refs = references(9)
+    for mixer in ("gru", "lstm", "transformer"):
+        write_run(tmp_path / mixer, refs, mixer=mixer)
+    assert compare.main([str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert set(against("transformer", said)) == {"gru", "lstm"}
+    assert "over seeds and sentences" not in said
+    assert "over sentences alone" in said
+    assert compare.main([str(tmp_path / mixer) for mixer in ("gru", "lstm")]) == 0
+    assert set(against("gru", capsys.readouterr().out)) == {"lstm"}
 
 
 def test_runs_of_other_references_have_no_bootstrap(tmp_path, capsys):

@@ -708,7 +708,7 @@ def test_texts_of_a_document_are_counted(tmp_path: Path, capsys):
     said = capsys.readouterr().err
     assert '<html lang="en-Latn">' in (tmp_path / "out.html").read_text()
     assert "2 of 2 texts have" in said
-    assert said.rstrip().endswith("texts 1, 2")
+    assert said.rstrip().endswith("texts 1 ('der Hund'), 2 ('das Haus')")
     with pytest.raises(SystemExit):
         translate.main([*options, "--glossary-by", "search"])
 
