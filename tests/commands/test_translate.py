@@ -220,6 +220,23 @@ def test_bytes_that_are_no_utf8_are_replaced_and_told_once(tmp_path, ckpt, capsy
     assert errors(capsys) == ("warning: line 2 is not valid UTF-8; the invalid bytes are replaced (warned once)\n")
 
 
+@pytest.mark.parametrize(("name", "warned"), [("in.MD", True), ("in.txt", False)])
+def test_a_document_as_lines_is_warned_of(tmp_path, ckpt, capsys, name, warned):
+    (tmp_path / name).write_text("- der Hund\n")
+    options = [
+        "--ckpt",
+        str(ckpt),
+        "--device",
+        "cpu",
+        "--input",
+        str(tmp_path / name),
+        "--output",
+        str(tmp_path / "out"),
+    ]
+    assert translate.main(options) == 0
+    assert ("--document" in capsys.readouterr().err) == warned
+
+
 def test_an_over_long_line_is_cut_and_named(tmp_path, ckpt, capsys):
     line = " ".join(tiny.sentences(tiny.GERMAN, 3000, seed=1))
     pieces = len(tiny.tokenizer().encode_src([line])[0]) - 1
