@@ -957,7 +957,7 @@ def test_a_run_extends_the_tokenizer_of_its_checkpoint(tmp_path, caplog):
 
     with pytest.raises(ValueError, match=r"the tokenizer has no piece <2el>: .*tokenizer\.extend=0"):
         run()
-    prepare.prepare(resolved([*words, "tokenizer.extend=25"]), chosen=chosen)
+    prepare.prepare(make_plan(resolved([*words, "tokenizer.extend=25"]), mixer="transformer", chosen=chosen))
     caplog.clear()
     first = run("tokenizer.extend=25")
     assert "made the" not in caplog.text
@@ -991,7 +991,7 @@ def test_a_fine_tuned_run_and_its_preparation_keep_label_and_languages(corpus, t
     assert ".dry-run" in caplog.text
     caplog.clear()
     # `prepare` makes the same data as the training
-    prepare.prepare(resolved(words), chosen=chosen)
+    prepare.prepare(plan)
     assert "data.tag_target=true" in caplog.text
     assert "made the ids" not in caplog.text
 
