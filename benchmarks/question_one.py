@@ -26,8 +26,9 @@ from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from benchmarks.cells import MARGIN, PairDifference, compare_pairs, flops, interval, millions, spread
 from seq2seq.comparison.estimates import LEVEL, fit, mean, p_text
 from seq2seq.comparison.letters import letters
+from seq2seq.data.text_files import read_lines
 from seq2seq.evaluation.scoring import read_text
-from seq2seq.runs.results import RunResult, collect
+from seq2seq.runs.results import RunResult, collect, read_metrics
 from seq2seq.system.markdown import markdown_table
 
 FOLDER = Path(__file__).resolve().parent / "results/q1_en_fr"
@@ -40,7 +41,7 @@ SYSTEMS = {
     "lightconv": "lightconv mixer.extra_encoder_layers=1",
     "lightconv_shallow": "lightconv mixer.extra_encoder_layers=0",
 }
-# What the systems are that have no preset of their own, or another depth than it
+# Descriptions of the systems whose depth is the subject
 KINDS = {
     "transformer_deep": "the same, one more encoder layer",
     "lightconv": "convolution, fixed kernels, one more encoder layer",
@@ -84,23 +85,24 @@ class Contrast(NamedTuple):
         return "equal" if self.tested.outside < LEVEL else "open"
 
 
-def system(run: RunResult) -> str:
-    """Return the system of a run, the second word of its name."""
-    return run.name.split("-")[1]
-
-
 @cache
 def runs() -> dict[str, list[RunResult]]:
     """Return the kept runs of each system, by seed."""
     found = sorted(collect([str(FOLDER)], "test").runs, key=lambda run: run.seed)
-    return {name: [run for run in found if system(run) == name] for name in SYSTEMS}
+    # The second word of a run's name is its system
+    return {name: [run for run in found if run.name.split("-")[1] == name] for name in SYSTEMS}
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    """Read a table of the folder."""
+    with open(FOLDER / name, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 @cache
 def scores(name: str) -> dict[str, dict[int, float]]:
     """Return BLEU by seed of each system on a test set, or on all of them."""
-    with open(FOLDER / "scores.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = _rows("scores.csv")
     return {each: {int(row["seed"]): float(row[name]) for row in rows if row["system"] == each} for each in SYSTEMS}
 
 
@@ -109,9 +111,8 @@ def contrasts() -> dict[tuple[str, str], Contrast]:
     """Test the primary contrasts, corrected together, and the secondary one."""
     found = {}
     for pairs, path in ((PRIMARY, "comparison-differences.csv"), (SECONDARY, "secondary-differences.csv")):
-        with open(FOLDER / path, newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if row["set"].count("+") == len(SETS) - 1]
-        resampled = {(row["group"], row["baseline"]): row for row in rows}
+        pooled = [row for row in _rows(path) if row["set"].count("+") == len(SETS) - 1]
+        resampled = {(row["group"], row["baseline"]): row for row in pooled}
         for pair, tested in compare_pairs(scores(ALL), pairs).items():
             two = fit({name: scores(ALL)[name] for name in pair})
             assert two is not None
@@ -126,11 +127,7 @@ def system_table() -> str:
     same = letters(fit(scores(ALL)))
     rows = []
     for name, group in runs().items():
-        bleu = list(scores(ALL)[name].values())
-        estimate = mean(bleu)
-        assert estimate is not None
-        low, high = estimate.interval
-        cells = [spread(bleu), f"{low:.2f} to {high:.2f}", same[name]]
+        cells = [spread(list(scores(ALL)[name].values())), _mean_interval(name), same[name]]
         cells += [f"{statistics.fmean(scores(each)[name].values()):.2f}" for each in SETS.values()]
         tests = [run.results["test"] for run in group]
         cells += [f"{statistics.fmean(test['convention']['value'] for test in tests):.2f}"]
@@ -183,9 +180,7 @@ def length_table() -> str:
 
 def word_table() -> str:
     """Write F1 of words by their frequency in training, over all seeds."""
-    with open(FOLDER / "words.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    cells = {(row["system"], row["set"], row["frequency"]): f"{float(row['f1']):.1f}" for row in rows}
+    cells = {(row["system"], row["set"], row["frequency"]): f"{float(row['f1']):.1f}" for row in _rows("words.csv")}
     columns = [(name, frequency) for name in SETS.values() for frequency in _FREQUENCIES]
     header = ["F1 of words", *(f"{name}: {frequency}" for name, frequency in columns)]
     return markdown_table(
@@ -212,24 +207,27 @@ def curve_table() -> str:
 
 
 def _curve(run: RunResult) -> dict[int, float]:
-    with open(run.folder.path / "metrics.csv", newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["val/perplexity"]]
-    return {int(row["step"]): float(row["val/perplexity"]) for row in rows}
+    rows = read_metrics(run.folder.path / "metrics.csv")[1]
+    return {int(row["step"]): float(row["val/perplexity"]) for row in rows if row["val/perplexity"]}
 
 
 def of_system(name: str) -> str:
     """Write the mean of a system on all test sets, with its interval, for its mixer's card."""
-    bleu = list(scores(ALL)[name].values())
-    estimate = mean(bleu)
+    bleu = scores(ALL)[name].values()
+    found = f"{statistics.fmean(bleu):.2f}, {_mean_interval(name)}"
+    return f"{found} (question 1 of the benchmark, {len(bleu)} seeds)"
+
+
+def _mean_interval(name: str) -> str:
+    """Write the 95% interval of a system's mean on all test sets, from its own seeds."""
+    estimate = mean(list(scores(ALL)[name].values()))
     assert estimate is not None
     low, high = estimate.interval
-    return f"{statistics.fmean(bleu):.2f}, {low:.2f} to {high:.2f} (question 1 of the benchmark, {len(bleu)} seeds)"
+    return f"{low:.2f} to {high:.2f}"
 
 
-def _translations(run: RunResult) -> dict[str, list[str]]:
-    """Return the translations of each test set."""
-    paths = {name: run.folder.path / f"{file}.hyp" for file, name in SETS.items()}
-    return {name: path.read_text("utf-8").removesuffix("\n").split("\n") for name, path in paths.items()}
+def _translations(run: RunResult, file: str) -> list[str]:
+    return list(read_lines(run.folder.path / f"{file}.hyp"))
 
 
 def write_words(text: Path) -> None:
@@ -247,12 +245,12 @@ def write_words(text: Path) -> None:
     trained = sum(map(counted, read_text(str(text / "train.fr"), warn=print)), Counter[str]())
     lowest = list(_FREQUENCIES.values())
     rows = []
-    for name in SETS.values():
+    for file, name in SETS.items():
         references = list(map(counted, read_text(str(text / f"{name}.fr"), warn=print)))
         for each, group in runs().items():
             matched, of_both = Counter[int](), Counter[int]()
-            for lines in (_translations(run)[name] for run in group):
-                for found, reference in zip(map(counted, lines), references, strict=True):
+            for run in group:
+                for found, reference in zip(map(counted, _translations(run, file)), references, strict=True):
                     for words, counts in ((found & reference, matched), (found, of_both), (reference, of_both)):
                         for word, number in words.items():
                             counts[bisect.bisect(lowest, trained[word]) - 1] += number
@@ -272,7 +270,7 @@ def write_scores(text: Path) -> None:
     rows = []
     for name, group in runs().items():
         for run in group:
-            found = _translations(run)
+            found = {each: _translations(run, file) for file, each in SETS.items()}
             found[ALL] = [line for each in SETS.values() for line in found[each]]
             bleu = {each: sacrebleu.corpus_bleu(found[each], [references[each]]).score for each in references}
             if abs(bleu["test2016"] - run.score("test", "bleu")) > 1e-6:

@@ -209,9 +209,9 @@ def answer() -> str:
     positions, depth, convolution, between_them = (first[pair] for pair in question_one.PRIMARY)
     if [each.verdict for each in first.values()] != ["better", "equal", "better", "better", "better"]:
         raise ValueError("the first sentences of the README are not true of the runs of question 1")
-    tatoeba, german = leads(TATOEBA), leads(GERMAN)
+    french, tatoeba, german = leads(FRENCH), leads(TATOEBA), leads(GERMAN)
     mixers = ("lightconv", "dynamicconv", "multiscale", "separable")
-    firm = [*tatoeba.values(), *(leads(FRENCH)[name] for name in mixers)]
+    firm = [*tatoeba.values(), *(french[name] for name in mixers)]
     if any(each.verdict != "differ" or each.estimate.value < 0 for each in firm):
         raise ValueError("the fourth sentence of the README is not true: a lead is not significant")
     if any(found.verdict != "open" for (_, other), found in differences(TATOEBA).items() if other != BASELINE):
@@ -239,7 +239,7 @@ def answer() -> str:
         f"positions, LightConv and DynamicConv lead the Transformer by {_range(earlier)} BLEU "
         f"(p {_at_most(max(each.p_value for each in tatoeba.values()))}), and do not differ significantly. On "
         "English-French captions, with an earlier recipe, LightConv, DynamicConv, `multiscale` and `separable` lead by "
-        f"{_range(leads(FRENCH)[name].estimate.value for name in mixers)}; on English-German ones no lead is "
+        f"{_range(french[name].estimate.value for name in mixers)}; on English-German ones no lead is "
         "significant.",
         "**Open**: why LightConv leads (its kernels, gate or DropConnect), the order after training to convergence, "
         f"models of more than {largest / 1e6:.0f} million parameters, and long text. "

@@ -81,8 +81,9 @@ def ended(content: str, chosen: Callable[[Event], Any]) -> Iterator[Event]:
 
     A chosen inline element that has no end ends with its block.
     """
+    tokens = list(events(content, 0, len(content)))
     opened: dict[str, list[int]] = defaultdict(list)
-    for event in events(content, 0, len(content)):
+    for event in tokens:
         if event.kind == "open" and _INLINE.fullmatch(event.name):
             opened[event.name].append(event.start)
         elif event.kind == "close" and opened[event.name]:
@@ -90,7 +91,7 @@ def ended(content: str, chosen: Callable[[Event], Any]) -> Iterator[Event]:
     unended = set(itertools.chain(*opened.values()))
     loose: list[str] = []
     around: list[str] = []
-    for event in events(content, 0, len(content)):
+    for event in tokens:
         name, close = event.name, event.kind == "close"
         if event.start in unended and event.kind == "open" and chosen(event):
             loose.append(name)

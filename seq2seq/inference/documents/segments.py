@@ -294,7 +294,7 @@ class Pieces:
 
     @property
     def is_inside(self) -> bool:
-        """Whether a mark is open."""
+        """True if a mark is open."""
         return bool(self._open)
 
     def clear(self) -> None:

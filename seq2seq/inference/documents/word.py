@@ -74,7 +74,7 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
     content = pieces.content
     inside = shown = False
     style = ""
-    # Where a run begins, or goes on after a break
+    # Start of the open run, or of its rest after a break
     run: int | None = None
     # Closes the run in which a text begins after a break
     lead = ""
@@ -95,7 +95,10 @@ def _collect_paragraphs(pieces: Pieces, start: int, end: int) -> None:
         text = (kind == "text" and shown and raw) or name == "w:nobreakhyphen"
         if name == "w:p":
             # A field may begin in one paragraph and show its text in the next
-            _ = pieces.clear() if field else _end_text(pieces, lead)
+            if field:
+                pieces.clear()
+            else:
+                _end_text(pieces, lead)
             lead = ""
             inside = kind == "open"
             field = []
