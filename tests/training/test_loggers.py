@@ -22,7 +22,7 @@ EXHAUSTIVE = {"test_a_run_with_tensorboard_and_a_logger_of_ones_own"}
 
 HERE = __name__
 ROWS = [("ein <unk> Haus", "a <unk> house", "a house"), ("zwei | drei", "two", "two | three")]
-RESULTS = {"valid": {"bleu": 1.5, "signatures": ["x"]}, "test": {"bleu": 2.5, "chrf": 3, "search": {"beam_size": 5}}}
+RESULTS = {"valid": {"bleu": 1.5, "signatures": ["x"]}, "test": {"bleu": 2.5, "chrf": 3.0, "search": {"beam_size": 5}}}
 SCORES = {"final/valid_bleu": 1.5, "final/test_bleu": 2.5, "final/test_chrf": 3.0}
 
 

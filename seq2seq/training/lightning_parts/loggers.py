@@ -95,10 +95,10 @@ def log_image(loggers: Sequence[Logger], key: str, draw: Callable[[], np.ndarray
 def log_results(loggers: Sequence[Logger], config: Mapping[str, Any], results: Mapping[str, Any], step: int) -> None:
     """Log the final scores of results.json, on rank 0: with the settings, as a summary, or as metrics."""
     scores = {
-        f"final/{split}_{name}": float(value)
+        f"final/{split}_{name}": value
         for split in ("valid", "test")
         for name, value in results.get(split, {}).items()
-        if isinstance(value, int | float)
+        if isinstance(value, float)  # neither signatures nor the number of sentences
     }
     for logger in loggers:
         # metrics.csv needs no final scores, because results.json lies next to it.
