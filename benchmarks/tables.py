@@ -205,8 +205,8 @@ def answer() -> str:
     Raises:
         ValueError: A sentence no longer holds for the kept runs.
     """
-    first = question_one.contrasts()
-    positions, depth, convolution, between_them = (first[pair] for pair in question_one.PRIMARY)
+    first = question_one.QUESTION.contrasts
+    positions, depth, convolution, between_them = (first[pair] for pair in question_one.QUESTION.primary)
     if [each.verdict for each in first.values()] != ["better", "equal", "better", "better", "better"]:
         raise ValueError("the first sentences of the README are not true of the runs of question 1")
     french, tatoeba, german = leads(FRENCH), leads(TATOEBA), leads(GERMAN)
@@ -218,7 +218,7 @@ def answer() -> str:
         raise ValueError("the fourth sentence of the README is not true: mixers differ on Tatoeba")
     if any(each.verdict == "differ" for each in german.values()):
         raise ValueError("the fourth sentence of the README is not true: a lead into German is significant")
-    runs = question_one.runs()
+    runs = question_one.QUESTION.runs
     steps, seeds = runs[BASELINE][0].results["steps"], len(runs[BASELINE])
     largest = max(run.results["parameters"] for corpus in (FRENCH, GERMAN, TATOEBA, RECIPE) for run in corpus.runs)
     lead, third, over = (each.tested for each in (positions, convolution, between_them))
@@ -245,14 +245,14 @@ def answer() -> str:
         f"models of more than {largest / 1e6:.0f} million parameters, and long text. "
         "[The benchmark](docs/benchmark.md) asks these next, with more mixers.",
     ]
-    names = [*question_one.SYSTEMS, "dynamicconv"]
-    same = letters(estimates.fit(question_one.scores(question_one.ALL))), letters(estimates.fit(TATOEBA.groups()))
+    names = [*question_one.QUESTION.systems, "dynamicconv"]
+    same = letters(estimates.fit(question_one.QUESTION.scores())), letters(estimates.fit(TATOEBA.groups()))
     own = TATOEBA.comparable()
     rows = []
     for name in names:
         cells = [f"`{name}`: {(_KINDS | question_one.KINDS)[name]}", "", ""]
         if name in runs:
-            bleu = question_one.scores(question_one.ALL)[name].values()
+            bleu = question_one.QUESTION.scores()[name].values()
             cells[1] = f"{spread(list(bleu))} {same[0][name]}"
         if name in own:
             cells[2] = f"{spread([_score(run, 'bleu') for run in own[name]])} {same[1][name]}"
@@ -360,7 +360,7 @@ def listed(corpus: Corpus) -> list[Group]:
 
 def of_mixer(name: str) -> str:
     """Write the means of a mixer on the tasks where it has kept runs, with their intervals."""
-    found = [question_one.of_system(name)] if name in question_one.SYSTEMS else []
+    found = [question_one.of_system(name)] if name in question_one.QUESTION.systems else []
     for corpus in tasks():
         scored = [_bleu(group) for group in listed(corpus)]
         for group, bleu in zip(listed(corpus), scored, strict=True):
@@ -377,7 +377,9 @@ def _bleu(group: Group) -> list[float]:
 
 def leaderboard() -> str:
     """Write a table for each task with kept runs, the mixer with the best score first."""
-    first = f"## Question 1 of the benchmark\n\n`benchmarks/results/q1_en_fr`\n\n{question_one.system_table()}\n"
+    first = (
+        f"## Question 1 of the benchmark\n\n`benchmarks/results/q1_en_fr`\n\n{question_one.QUESTION.system_table()}\n"
+    )
     return "\n".join([first, *(f"## {each.title}\n\n`{KEPT}/{each.folder}`\n\n{board(each)}\n" for each in tasks())])
 
 
@@ -398,10 +400,10 @@ def board(corpus: Corpus) -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "answer": answer,
-    "question-one": question_one.system_table,
-    "question-one-contrasts": question_one.contrast_table,
-    "question-one-sets": question_one.set_table,
-    "question-one-seeds": question_one.seed_table,
+    "question-one": question_one.QUESTION.system_table,
+    "question-one-contrasts": question_one.QUESTION.contrast_table,
+    "question-one-sets": question_one.QUESTION.set_table,
+    "question-one-seeds": question_one.QUESTION.seed_table,
     "question-one-lengths": question_one.length_table,
     "question-one-words": question_one.word_table,
     "question-one-curves": question_one.curve_table,

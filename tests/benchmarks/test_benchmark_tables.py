@@ -53,11 +53,11 @@ def test_a_mean_by_hand():
 
 def test_contrasts_of_question_one_are_the_comparisons():
     """The tables are computed from scores.csv, and `compare` computed the same from the translations."""
-    found = dict(question_one.contrasts())
+    found = dict(question_one.QUESTION.contrasts)
     for path in ("comparison-differences.csv", "secondary-differences.csv"):
-        with open(question_one.FOLDER / path, newline="", encoding="utf-8") as file:
+        with open(question_one.QUESTION.folder / path, newline="", encoding="utf-8") as file:
             rows = [row for row in csv.DictReader(file) if row["set"].startswith("multi30k + ")]
-        names = {label: name for name, label in question_one.SYSTEMS.items()}
+        names = {label: name for name, label in question_one.LABELS.items()}
         for row in rows:
             contrast = found.pop((names[row["group"]], names[row["baseline"]]))
             tested = contrast.tested
@@ -69,8 +69,8 @@ def test_contrasts_of_question_one_are_the_comparisons():
 
 
 def test_scores_of_question_one_are_the_runs_own():
-    of_test2016 = question_one.scores("test2016")
-    for name, runs in question_one.runs().items():
+    of_test2016 = question_one.QUESTION.scores("test2016")
+    for name, runs in question_one.QUESTION.runs.items():
         assert [run.seed for run in runs] == [1, 2, 3, 4, 5]
         assert list(of_test2016[name].values()) == [pytest.approx(run.score("test", "bleu"), abs=1e-4) for run in runs]
 
