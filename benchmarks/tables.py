@@ -37,9 +37,9 @@ BASELINE = "transformer"
 # Revisions in which models of `bahdanau` had another initialization: before biases started at zero (76304ee)
 _OTHER_BIASES = ("57cbd51f4b50", "7a508376cc88", "b8c784dd2508")
 _KINDS = {
-    "transformer": "attention, absolute positions",
-    "rotary": "attention, rotated by positions",
-    "relative_bias": "attention, a bias for each distance",
+    "transformer": "attention, absolute positions alone",
+    "rotary": "attention, also rotated by positions",
+    "relative_bias": "attention, also a bias for each distance",
     "lightconv": "convolution, fixed kernels",
     "dynamicconv": "convolution, kernels made from the input",
     "multiscale": "convolutions of several widths",
@@ -224,11 +224,11 @@ def answer() -> str:
     lead, third, over = (each.tested for each in (positions, convolution, between_them))
     earlier = [each.estimate.value for each in tatoeba.values()]
     sentences = [
-        "**Rotary attention scores best of six systems.** It leads attention with absolute positions by "
+        "**Rotary attention scores best of six systems.** It leads attention with absolute positions alone by "
         f"{lead.estimate.value:.1f} BLEU (95% interval {interval(lead.estimate.interval)}; adjusted p "
         f"{_at_most(lead.p_value)}): English-French captions, {millions(runs['rotary'])} parameters, {steps:,} "
         f"updates, {seeds} seeds, [rules written before the runs](docs/benchmark.md).",
-        f"**LightConv is between them.** At equal depth it leads absolute positions by {third.estimate.value:.1f} BLEU "
+        f"**LightConv is between them.** At equal depth it leads the Transformer by {third.estimate.value:.1f} BLEU "
         f"(p {_at_most(third.p_value)}). Rotary attention leads LightConv by {over.estimate.value:.1f}. By the rules "
         f"that is better, but it is fragile: p is {p_text(over.p_value)} with the noise of all systems, "
         f"{between_them.paired:.2f} by a paired t test, and [another dropout](docs/benchmark.md#the-grid) may change "
@@ -262,7 +262,8 @@ def answer() -> str:
     table = markdown_table(header, rows, right=header[1:])
     note = (
         "sacreBLEU of the test sets (English-French: test2016, test2017 and MSCOCO together), mean ± standard "
-        f"deviation of {seeds} and of 3 seeds. Rows of a column that share a letter do not differ significantly. The "
+        f"deviation of {seeds} and of 3 seeds. Rows of a column that share a letter do not differ significantly. All "
+        "systems add sinusoidal positions to the embeddings, also those whose papers do without them. The "
         f"German-English test set was scored many times while the recipe was found. {_other_precision(TATOEBA)} "
         "[Results](docs/results.md) has all tables, and the scores of further mixers."
     )
