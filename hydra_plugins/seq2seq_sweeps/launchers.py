@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
 from seq2seq.sweeps.hydra_callback import JobError
-from seq2seq.sweeps.job_records import OVER, SUBMITTED, Job, Process, common_overrides, slurm_state
+from seq2seq.sweeps.job_records import OVER, Job, Process, common_overrides, slurm_state
 from seq2seq.sweeps.sweep_watch import describe
 from seq2seq.system.packages import missing_package
 from seq2seq.training.command import INTERRUPTED, wants_traceback
@@ -62,8 +63,6 @@ def _record_jobs(config: DictConfig, job_overrides: Sequence[Sequence[str]], ini
         for number, overrides in enumerate(job_overrides, initial_job_idx)
     ]
     for record in records:
-        # Of an earlier sweep in the same folder
-        (record.folder / SUBMITTED).unlink(missing_ok=True)
         record.write()
     return records
 
@@ -84,6 +83,12 @@ class _ReportingLauncher(_Base):
     _EXECUTOR: str  # submitit's name of the cluster
     _OWN: tuple[str, ...] = ()  # settings that are not the executor's
     _GRACE = 10.0  # seconds that the result of an ended job may take to appear
+
+    def __call__(self, *arguments: Any) -> JobReturn:
+        """Run a job, in its own process, and raise its error: srun ends the other processes if one fails."""
+        result = super().__call__(*arguments)
+        result.return_value  # noqa: B018 (raises the error)
+        return result
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run one job for each list of settings, on SLURM as one array.
@@ -233,7 +238,7 @@ class LocalLauncher(_ReportingLauncher):
         return self.__dict__ | {"_on_gpu": {}}
 
     def __call__(self, *arguments: Any) -> JobReturn:
-        """Run a job, in its own process, as hydra-submitit-launcher does."""
+        """Run a job, in its own process, on its GPU."""
         if self._gpu is not None:
             # Submitit has set this variable to nothing, and torch has not read it yet
             os.environ["CUDA_VISIBLE_DEVICES"] = self._gpu
@@ -242,7 +247,12 @@ class LocalLauncher(_ReportingLauncher):
     def _run(self, records: Sequence[Job], arguments: Sequence[Any], submitted: list[Any]) -> list[JobReturn]:
         gpus = visible_gpus() if self.params.get("gpus_per_node") is None else []
         self._on_gpu = {gpu: [] for gpu in gpus}
-        return super()._run(records, arguments, submitted)
+        # As Ctrl-C does, `kill` ends the jobs, too
+        earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            return super()._run(records, arguments, submitted)
+        finally:
+            signal.signal(signal.SIGTERM, earlier)
 
     def _submit(self, executor: Any, records: Sequence[Job], arguments: Sequence[Any], common: set[str]) -> list[Any]:
         if not self._on_gpu:

@@ -81,11 +81,11 @@ def _examples(source: Path, split: str) -> Iterator[Example]:
             yield from _of_parquet(table)
         return
     files = _binary_files(source, split)
-    if _NAMES not in files or len(files) < 2:
+    if _NAMES not in files or len(files) < (6 if split == "train" else 2):
         raise ValueError(
-            f"--cifar10 {source}: there are no {split} images of CIFAR-10; give cifar-10-binary.tar.gz (the binary "
-            "version, not the Python version), its folder, or a folder with the hub's files train-*.parquet and "
-            "test-*.parquet"
+            f"--cifar10 {source}: there are no {split} images of CIFAR-10, or not all batches; give "
+            "cifar-10-binary.tar.gz (the binary version, not the Python version), its folder, or a folder with the "
+            "hub's files train-*.parquet and test-*.parquet"
         )
     names = [_as_word(name) for name in files.pop(_NAMES).decode().split("\n") if name.strip()]
     for name, data in sorted(files.items()):

@@ -128,7 +128,9 @@ class RunFolder:
             step: Update from which training continues; results move to `before-<step>/`.
             config_yaml: The settings of the training to come.
         """
-        outdated = [path for path in (self.results, *map(self.test_file, SIDES)) if path.exists()]
+        # Also <set>.hyp of further test sets
+        files = {self.results, *map(self.test_file, SIDES), *self.path.glob("*.hyp")}
+        outdated = [path for path in files if path.exists()]
         if outdated:
             aside = self.path / f"before-{step}"
             aside.mkdir(exist_ok=True)

@@ -221,5 +221,5 @@ def _another_run(path: Path, reason: str, *, forcible: bool = True) -> ValueErro
     rest = " (force=true continues all the same)" if forcible else ""
     return ValueError(
         f"{path} cannot be continued: {reason}; resume it with the settings and text it was trained on, "
-        f"or start another run with resume=null run=<name>{rest}"
+        f"or train anew with resume=null, after moving {path.parents[1]} away or with run=<name>{rest}"
     )

@@ -23,7 +23,7 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict, read_write
 
-from seq2seq.sweeps.job_records import Job, Process, read_jobs, write_sweep
+from seq2seq.sweeps.job_records import RECORD, SUBMITTED, Job, Process, read_jobs, write_sweep
 from seq2seq.system.slurm import launched_by_slurm
 
 log = logging.getLogger(__name__)
@@ -63,15 +63,21 @@ class JobRecords(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Record that this process launches the jobs."""
         sweep = _claim_folder(config)
+        # Jobs of an earlier sweep in this folder are not of this one
+        for job in read_jobs(sweep):
+            for name in (RECORD, SUBMITTED):
+                (job.folder / name).unlink(missing_ok=True)
         write_sweep(sweep, ended=False)
         # Hydra does not call on_multirun_end if a failed job or a signal ends the sweep
         atexit.register(_end, sweep)
         print(f"follow the sweep with: {compare_command(sweep, '--watch')}", flush=True)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Record that there will be no more jobs."""
+        """Record that there will be no more jobs; exit with status 1 if one has failed."""
         atexit.unregister(_end)
-        _end(Path(config.hydra.sweep.dir))
+        # A search ends like this although trials have failed; Hydra's own sweeper has raised the error of a job
+        if _end(Path(config.hydra.sweep.dir)):
+            sys.exit(1)
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Record that the job runs in this process."""
@@ -112,8 +118,8 @@ class JobRecords(Callback):
         )
 
 
-def _end(sweep: Path) -> None:
-    """Record the end of a sweep, and print the number of failed jobs and the command that compares the others."""
+def _end(sweep: Path) -> int:
+    """Record the end of a sweep, and print and return the number of failed jobs; print how to compare the others."""
     write_sweep(sweep, ended=True)
     # `checked`, because no job starts any more
     jobs = [job.checked() for job in read_jobs(sweep)]
@@ -123,6 +129,7 @@ def _end(sweep: Path) -> None:
         parts.append(f"compare the {'others' if failed else 'runs'} with: {compare_command(sweep)}")
     if parts:
         print("; ".join(parts), flush=True)
+    return failed
 
 
 def _claim_folder(config: DictConfig) -> Path:

@@ -54,7 +54,10 @@ needs_slurm = pytest.mark.skipif(shutil.which("sbatch") is None, reason="needs a
 
 def sweep_command(corpus: Path, *overrides: str) -> list[str]:
     files = [f"data.{split}={corpus / split}" for split in ("train", "valid", "test")]
-    given = ["data=files", "data.name=toy", *files, f"cache={corpus / 'cache'}", *toycorpus.TINY]
+    # Optuna does not search for a setting that is also given
+    keys = {word.partition("=")[0] for word in overrides}
+    tiny = [word for word in toycorpus.TINY if word.partition("=")[0] not in keys]
+    given = ["data=files", "data.name=toy", *files, f"cache={corpus / 'cache'}", *tiny]
     return [sys.executable, "-m", "seq2seq.train", "-m", *given, *overrides]
 
 
@@ -308,6 +311,8 @@ def test_job_below_the_median_stops(tmp_path):
     own.mkdir()
     (own / "metrics.csv").write_text("step,val/bleu\n2,1.0\n4,1.0\n6,1.0\n")
     Job(tmp_path / "0", (), "running", own).write()
+    # A repeated job counts once
+    Job(tmp_path / "4", (), "finished", tmp_path / "run1").write()
     assert stopped(tmp_path, 19.9) == "BLEU 19.90 is below the other jobs' median, 20.00, at this point"
     assert stopped(tmp_path, 20.0) is None
     assert stopped(tmp_path, 1.0, count=4) is None
@@ -427,12 +432,38 @@ def test_an_interrupted_sweep_knows_the_jobs_that_waited(tmp_path, monkeypatch, 
     assert capsys.readouterr().out.startswith("1 of 2 jobs failed; compare the others with: ")
 
 
-def test_a_repeated_sweep_forgets_the_processes_of_its_jobs(tmp_path):
-    earlier = Job(tmp_path / "0", ("seed=1",), "waiting")
-    earlier.write()
-    earlier.submitted(Process("here", 12))
-    launchers._record_jobs(OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}}), [["seed=1"]], 0)
-    assert read_jobs(tmp_path) == [earlier]
+def test_a_sweep_forgets_the_jobs_of_an_earlier_one_in_its_folder(tmp_path):
+    for number in (0, 1):
+        earlier = Job(tmp_path / str(number), ("seed=1",), "failed")
+        earlier.write()
+        earlier.submitted(Process("here", 12))
+    overrides = {"hydra": [f"hydra.sweep.dir={tmp_path}"]}
+    config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}, "overrides": overrides}})
+    records = JobRecords()
+    records.on_multirun_start(config)
+    launchers._record_jobs(config, [["seed=1"]], 0)
+    assert read_jobs(tmp_path) == [Job(tmp_path / "0", ("seed=1",), "waiting")]
+    # Jobs that never started have failed
+    with pytest.raises(SystemExit, match="1"):
+        records.on_multirun_end(config)
+    Job(tmp_path / "0", (), "finished").write()
+    records.on_multirun_end(config)
+
+
+def test_a_failed_job_fails_its_process(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    failed = JobReturn(status=JobStatus.FAILED, _return_value=ValueError("no device"))
+    monkeypatch.setattr(launchers._Base, "__call__", lambda *_: failed)
+    with pytest.raises(ValueError, match="no device"):
+        launchers.LocalLauncher(submitit_folder="")()
+
+
+def test_kill_interrupts_a_sweep_of_local_jobs(monkeypatch):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(launchers._ReportingLauncher, "_run", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(KeyboardInterrupt):
+        launchers.LocalLauncher(submitit_folder="", gpus_per_node=0)._run([], [], [])
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_result_may_appear_late(tmp_path, monkeypatch):
@@ -583,6 +614,18 @@ def test_optuna_finds_the_better_of_two(corpus, tmp_path):
     scores = {job.number: _valid(job) for job in read_jobs(only_sweep(tmp_path))}
     assert len(scores) == 4
     assert f"best_value: {max(scores.values())}" in best
+    assert "optim.lr: 0.02" in best
+
+
+@pytest.mark.slow
+def test_a_failed_trial_does_not_end_a_search(corpus, tmp_path):
+    pytest.importorskip("optuna")
+    given = ("mixer=transformer", "hydra/sweeper=optuna", "hydra/sweeper/sampler=grid", "hydra.sweeper.n_trials=2",
+             "model.num_heads=choice(3,2)", "trainer.test=false")  # fmt: skip
+    status, output = call(tmp_path, sweep_command(corpus, *given))
+    assert status == 1
+    assert "1 of 2 jobs failed" in output
+    assert "model.num_heads: 2" in (only_sweep(tmp_path) / "optimization_results.yaml").read_text()
 
 
 def _valid(job: Job) -> float:

@@ -47,7 +47,8 @@ class MedianStop(L.Callback):
         if not (settings.max_steps or settings.max_epochs):
             axis, point = "train/seconds_after_start", self.state.budget.trained_seconds
         # The records are read at each validation; a job that still runs counts up to its latest validation.
-        others = [job.run for job in read_jobs(self.job.parent) if job.number != int(self.job.name) and job.run]
+        # A set, as a search may repeat a point, whose job reports the run of the first.
+        others = {job.run for job in read_jobs(self.job.parent) if job.number != int(self.job.name) and job.run}
         curves = [read_curve(run / "metrics.csv", axis) for run in others]
         median = median_at(point, curves, peers=settings.median_stop)
         median = trainer.strategy.broadcast(median)  # clocks and files may differ between processes
