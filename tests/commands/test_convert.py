@@ -263,6 +263,9 @@ def test_added_tokens_have_their_names(marian, tmp_path, caplog):
     [
         ("opus-mt-de-en", ("de", "en")),
         ("opus-mt-tc-big-en-fr", ("en", "fr")),
+        ("opus-mt-tc-bible-big-mul-mul", ("mul", "mul")),
+        # Several targets, which the tags tell
+        ("opus-mt-tc-bible-big-aav-deu_eng_fra_por_spa", None),
         ("opus-mt-en-ROMANCE", ("en", "ROMANCE")),
         ("opus-mt-de-en-finetuned", ("de", "en")),
         ("opus-mt-synthetic-de-en", None),

@@ -34,7 +34,7 @@ _TAG = re.compile(r">>([\w-]+)<<")
 _SPECIAL = {"bos": "decoder_start_token_id", "eos": "eos_token_id", "pad": "pad_token_id"}
 # Names of the folders of OPUS-MT: opus-mt-de-en, opus-mt-tc-big-en-fr, opus-mt-en-ROMANCE, opus-mt-de-en-finetuned.
 _LANGUAGE = r"([a-z]{2,3}(?:_[A-Z]\w+)?|[A-Z][A-Z_]+)"
-NAME = re.compile(rf"opus-mt-(?:tc-\w+-)?(?!tc-){_LANGUAGE}-{_LANGUAGE}(?:-.*)?")
+NAME = re.compile(rf"opus-mt-(?:tc-(?:\w+-)?(?:base|big|tiny)-)?(?!tc-){_LANGUAGE}-{_LANGUAGE}(?:-.*)?")
 
 
 def read(folder: Path, languages: Languages) -> Published:
