@@ -139,13 +139,19 @@ def test_marian_and_back(ours, theirs, tmp_path):
         assert torch.equal(stored.weights[name], weight), name
 
 
-def test_tags_choose_a_target_language(tmp_path):
-    """>>fra<< of the vocabulary becomes the tag of a language, in both directions."""
+@pytest.mark.parametrize("separate", [False, True])
+def test_tags_choose_a_target_language(tmp_path, separate):
+    """>>fra<< of the source's vocabulary becomes the tag of a language, in both directions."""
     from transformers import MarianTokenizer
 
     folder = tmp_path / "opus-mt-de-ROMANCE"
-    write_marian(folder, LINES, steps=0, tags=("fra", "ita"))
+    write_marian(folder, LINES, steps=0, tags=("fra", "ita"), share_encoder_decoder_embeddings=not separate)
     (folder / "tokenizer_config.json").unlink()
+    if separate:
+        ids = json.loads((folder / "vocab.json").read_text())
+        lacking = {name.replace(">>", "no "): number for name, number in ids.items()}
+        (folder / "target_vocab.json").write_text(json.dumps(lacking))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"separate_vocabs": True}))
     out = tmp_path / "out"
     assert run(folder, "--out", out, "--tgt-lang", "fr") == 0
     converted = checkpoint.load(out)
