@@ -28,6 +28,7 @@ from seq2seq.data.tokenizer import Tokenizer, load_tokenizer
 from seq2seq.inference.export.agreement import SENTENCES, specials
 from seq2seq.inference.export.marian import write_marian as write_marian_again
 from seq2seq.inference.imports.marian import NAME
+from seq2seq.inference.imports.shared import Languages
 from seq2seq.search import search
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.tokenizer import TokenizerSettings
@@ -280,6 +281,15 @@ def test_added_tokens_have_their_names(marian, tmp_path, caplog):
 def test_names_of_folders_tell_languages(name, languages):
     found = NAME.fullmatch(name)
     assert (found and found.groups()) == languages
+
+
+@pytest.mark.parametrize(
+    ("named", "message"), [("zh", "ambiguous.* zho_Hans, zho_Hant$"), ("no", " nob_Latn, a00"), (None, " a00, a01")]
+)
+def test_a_refused_language_is_told_with_the_likely_codes(named, message):
+    tagged = [*(f"a{i:02}" for i in range(50)), "nob_Latn", "zho_Hans", "zho_Hant"]
+    with pytest.raises(ValueError, match=message):
+        Languages("a00", named).resolve(Path("nllb"), None, None, tagged, tagged)
 
 
 def test_weights_of_torch_run_no_code(marian, ours, tmp_path):

@@ -98,9 +98,10 @@ def _tagged(
     same = [code for code in tagged if primary_subtag(code) == wanted]
     choices = [given] if given in tagged or not tagged else same if given else list(tagged)
     if len(choices) != 1:
-        listed = ", ".join(tagged[:20]) + (", ..." if len(tagged) > 20 else "")
-        unknown = f"{shown(given)} is not one of its {side} languages; " if given and not same else ""
-        raise ValueError(f"{folder}: {unknown}name its default {side} language by {option}, one of {listed}")
+        offered = same or sorted(tagged, key=lambda code: code[:2].lower() != wanted[:2])
+        listed = ", ".join(offered[:20]) + (", ..." if len(offered) > 20 else "")
+        problem = f"{shown(given)} is {'ambiguous' if same else f'not one of its {side} languages'}; " if given else ""
+        raise ValueError(f"{folder}: {problem}name its default {side} language by {option}, one of {listed}")
     return choices[0]
 
 
