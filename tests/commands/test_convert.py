@@ -266,6 +266,35 @@ def test_added_tokens_have_their_names(marian, tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
+    ("settings", "least", "unread"),
+    [
+        ({"min_new_tokens": 3, "min_length": 9}, 3, []),
+        # It counts the start
+        ({"min_length": 4}, 3, []),
+        (
+            {"repetition_penalty": 1.3, "suppress_tokens": [8], "min_length": 0},
+            0,
+            ["repetition_penalty", "suppress_tokens"],
+        ),
+        (
+            {"repetition_penalty": 1.0, "do_sample": False, "bad_words_ids": [["pad"]], "suppress_tokens": ["pad"]},
+            0,
+            [],
+        ),
+        ({"bad_words_ids": [["pad"], [7]], "diversity_penalty": 0.0}, 0, ["bad_words_ids"]),
+    ],
+)
+def test_settings_of_generate_are_read_or_named(marian, tmp_path, caplog, settings, least, unread):
+    folder = tmp_path / "opus-mt-de-en"
+    shutil.copytree(marian, folder)
+    pad = str(json.loads((folder / "config.json").read_text())["pad_token_id"])
+    (folder / "generation_config.json").write_text(json.dumps(settings).replace('"pad"', pad))
+    assert run(folder, "--out", tmp_path / "x.safetensors") == 0
+    assert checkpoint.read_description(tmp_path / "x.safetensors")["search"]["min_len"] == least
+    assert [name for name in settings if name in caplog.text] == unread
+
+
+@pytest.mark.parametrize(
     ("name", "languages"),
     [
         ("opus-mt-de-en", ("de", "en")),
