@@ -329,7 +329,8 @@ def test_each_language_may_have_its_own_piece_model(tmp_path, monkeypatch, joint
     ours = read(tmp_path).tokenizer
     assert ours.joint == joint
     for side, encode, lang in ((ours.src, ours.encode_src, "de"), (ours.tgt, ours.encode_tgt, "en")):
-        processor = spm.SentencePieceProcessor(model_proto=models[lang])
+        processor = spm.SentencePieceProcessor()
+        processor.LoadFromSerializedProto(models[lang])
         rows = [[side.id_to_piece(i) for i in row[:-1]] for row in encode(texts[lang][:20])]
         assert rows == processor.encode(texts[lang][:20], out_type=str)
 
