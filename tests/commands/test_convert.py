@@ -28,6 +28,7 @@ from seq2seq.data.tokenizer import Tokenizer, load_tokenizer
 from seq2seq.inference.export.agreement import SENTENCES, specials
 from seq2seq.inference.export.marian import write_marian as write_marian_again
 from seq2seq.inference.imports.marian import NAME
+from seq2seq.inference.imports.shared import Languages
 from seq2seq.search import search
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.tokenizer import TokenizerSettings
@@ -139,13 +140,19 @@ def test_marian_and_back(ours, theirs, tmp_path):
         assert torch.equal(stored.weights[name], weight), name
 
 
-def test_tags_choose_a_target_language(tmp_path):
-    """>>fra<< of the vocabulary becomes the tag of a language, in both directions."""
+@pytest.mark.parametrize("separate", [False, True])
+def test_tags_choose_a_target_language(tmp_path, separate):
+    """>>fra<< of the source's vocabulary becomes the tag of a language, in both directions."""
     from transformers import MarianTokenizer
 
     folder = tmp_path / "opus-mt-de-ROMANCE"
-    write_marian(folder, LINES, steps=0, tags=("fra", "ita"))
+    write_marian(folder, LINES, steps=0, tags=("fra", "ita"), share_encoder_decoder_embeddings=not separate)
     (folder / "tokenizer_config.json").unlink()
+    if separate:
+        ids = json.loads((folder / "vocab.json").read_text())
+        lacking = {name.replace(">>", "no "): number for name, number in ids.items()}
+        (folder / "target_vocab.json").write_text(json.dumps(lacking))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"separate_vocabs": True}))
     out = tmp_path / "out"
     assert run(folder, "--out", out, "--tgt-lang", "fr") == 0
     converted = checkpoint.load(out)
@@ -259,10 +266,42 @@ def test_added_tokens_have_their_names(marian, tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
+    ("settings", "least", "unread"),
+    [
+        ({"min_new_tokens": 3, "min_length": 9}, 3, []),
+        # It counts the start
+        ({"min_length": 4}, 3, []),
+        (
+            {"repetition_penalty": 1.3, "suppress_tokens": [8], "min_length": 0},
+            0,
+            ["repetition_penalty", "suppress_tokens"],
+        ),
+        (
+            {"repetition_penalty": 1.0, "do_sample": False, "bad_words_ids": [["pad"]], "suppress_tokens": ["pad"]},
+            0,
+            [],
+        ),
+        ({"bad_words_ids": [["pad"], [7]], "diversity_penalty": 0.0}, 0, ["bad_words_ids"]),
+    ],
+)
+def test_settings_of_generate_are_read_or_named(marian, tmp_path, caplog, settings, least, unread):
+    folder = tmp_path / "opus-mt-de-en"
+    shutil.copytree(marian, folder)
+    pad = str(json.loads((folder / "config.json").read_text())["pad_token_id"])
+    (folder / "generation_config.json").write_text(json.dumps(settings).replace('"pad"', pad))
+    assert run(folder, "--out", tmp_path / "x.safetensors") == 0
+    assert checkpoint.read_description(tmp_path / "x.safetensors")["search"]["min_len"] == least
+    assert [name for name in settings if name in caplog.text] == unread
+
+
+@pytest.mark.parametrize(
     ("name", "languages"),
     [
         ("opus-mt-de-en", ("de", "en")),
         ("opus-mt-tc-big-en-fr", ("en", "fr")),
+        ("opus-mt-tc-bible-big-mul-mul", ("mul", "mul")),
+        # Several targets, which the tags tell
+        ("opus-mt-tc-bible-big-aav-deu_eng_fra_por_spa", None),
         ("opus-mt-en-ROMANCE", ("en", "ROMANCE")),
         ("opus-mt-de-en-finetuned", ("de", "en")),
         ("opus-mt-synthetic-de-en", None),
@@ -271,6 +310,15 @@ def test_added_tokens_have_their_names(marian, tmp_path, caplog):
 def test_names_of_folders_tell_languages(name, languages):
     found = NAME.fullmatch(name)
     assert (found and found.groups()) == languages
+
+
+@pytest.mark.parametrize(
+    ("named", "message"), [("zh", "ambiguous.* zho_Hans, zho_Hant$"), ("no", " nob_Latn, a00"), (None, " a00, a01")]
+)
+def test_a_refused_language_is_told_with_the_likely_codes(named, message):
+    tagged = [*(f"a{i:02}" for i in range(50)), "nob_Latn", "zho_Hans", "zho_Hant"]
+    with pytest.raises(ValueError, match=message):
+        Languages("a00", named).resolve(Path("nllb"), None, None, tagged, tagged)
 
 
 def test_weights_of_torch_run_no_code(marian, ours, tmp_path):

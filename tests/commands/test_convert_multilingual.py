@@ -177,6 +177,14 @@ def test_what_is_not_expressed_is_refused(folder, family, tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_the_least_length_of_generate_counts_the_tag(folder, tmp_path):
+    copied = tmp_path / "copied"
+    shutil.copytree(folder, copied)
+    (copied / "generation_config.json").write_text(json.dumps({"min_new_tokens": 3}))
+    assert convert.main([str(copied), "--out", str(tmp_path / "x.safetensors")]) == 0
+    assert checkpoint.read_description(tmp_path / "x.safetensors")["search"]["min_len"] == 2
+
+
 def test_a_tokenizer_in_the_files_of_earlier_versions(folder, ckpt, family, tmp_path):
     """sentencepiece.bpe.model, with tokenizer.json or without it, cuts text alike."""
     if family == "m2m":

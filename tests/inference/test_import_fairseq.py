@@ -18,7 +18,7 @@ import torch
 from exported import need
 from fairseq_files import CODES, SYMBOLS, WORDS, Reference, arguments, checkpoint_of, write_fairseq
 from omegaconf import OmegaConf
-from published import piece_model, pieces_of
+from published import piece_model, pieces_of, translated
 
 from seq2seq import checkpoint, convert
 from seq2seq.checkpoint import Loaded
@@ -309,3 +309,41 @@ def test_sentencepiece_with_a_dictionary(tmp_path):
     assert (ours.bos_id, ours.pad_id, ours.eos_id, ours.unk_id) == (2, 1, 2, 3)
     # As forced decoding calls it
     assert ours.tgt.decode(["▁Haus", "▁und"]) == ours.tgt.decode([ids["▁Haus"], ids["▁und"]]) == "Haus und"
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_each_language_may_have_its_own_piece_model(tmp_path, monkeypatch, joint):
+    lines = tiny.sentences(tiny.GERMAN, 200)
+    texts = {"de": lines, "en": translated(lines)}
+    models = {lang: piece_model(text, 60) for lang, text in texts.items()}
+    words = {lang: pieces_of(model)[3:] for lang, model in models.items()}
+    both = list(dict.fromkeys([*words["de"], *words["en"]]))
+    for lang in texts:
+        monkeypatch.setitem(WORDS, lang, both if joint else words[lang])
+    write_fairseq(tmp_path, arguments(**(JOINT if joint else {})))
+    (tmp_path / "bpecodes").unlink()
+    (tmp_path / "spm.de.nopretok.model").write_bytes(models["de"])
+    with pytest.raises(ValueError, match="for both"):
+        imported(tmp_path, trust=True)
+    (tmp_path / "spm.en.nopretok.model").write_bytes(models["en"])
+    ours = read(tmp_path).tokenizer
+    assert ours.joint == joint
+    for side, encode, lang in ((ours.src, ours.encode_src, "de"), (ours.tgt, ours.encode_tgt, "en")):
+        processor = spm.SentencePieceProcessor()
+        processor.LoadFromSerializedProto(models[lang])
+        rows = [[side.id_to_piece(i) for i in row[:-1]] for row in encode(texts[lang][:20])]
+        assert rows == processor.encode(texts[lang][:20], out_type=str)
+
+
+def test_each_language_may_have_its_own_codes(tmp_path):
+    write_fairseq(tmp_path, arguments())
+    (tmp_path / "bpecodes").rename(tmp_path / "de.codes")
+    (tmp_path / "en.codes").write_text("#version: 0.2\nt h\nth e</w>\no w</w>\n")
+    ours = read(tmp_path).tokenizer
+    assert [ours.src.id_to_piece(i) for i in ours.encode_src(["low ."])[0]] == ["low▁", ".▁", "</s>"]
+    assert [ours.tgt.id_to_piece(i) for i in ours.encode_tgt(["the ."])[0]] == ["the▁", ".▁", "</s>"]
+    # Names that tell no language
+    (tmp_path / "de.codes").rename(tmp_path / "a.codes")
+    (tmp_path / "en.codes").rename(tmp_path / "b.codes")
+    with pytest.raises(ValueError, match=r"a\.codes, b\.codes"):
+        imported(tmp_path, trust=True)

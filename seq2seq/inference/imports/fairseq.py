@@ -246,28 +246,46 @@ def _tokenizer(folder: Path, source: str, target: str, weights: Mapping[str, Ten
                 f"{file}: has {len(own)} words, which make {len(own) + len(SPECIALS)} ids with fairseq's own, but the "
                 f"{side} has {rows} embeddings: it is the dictionary of another model"
             )
-    sides = words if words[0] != words[1] else words[:1]
-    if codes := _first(folder, _CODES):
-        merges, whole_ends = _parsed(read_merges, codes)
+    langs = (source, target)
+    if paths := _cutters(folder, _CODES, langs):
+        parsed = [_parsed(read_merges, path) for path in paths]
         models = [
-            MosesBpe(langs=(source, target), merges=merges, words=own, whole_ends=whole_ends).to_bytes()
-            for own in sides
+            MosesBpe(langs=langs, merges=merges, words=own, whole_ends=whole_ends).to_bytes()
+            for own, (merges, whole_ends) in zip(words, parsed, strict=True)
         ]
-    elif pieces := _first(folder, _PIECES):
-        model = read_piece_model(folder, pieces.name)
+    elif paths := _cutters(folder, _PIECES, langs):
         bos, pad, eos, unk = SPECIALS
         special = {"unk": unk, "bos": eos, "eos": eos, "pad": pad}
-        models = [with_vocabulary(model, [*SPECIALS, *own], special=special, controls=[bos]) for own in sides]
+        models = [
+            with_vocabulary(read_piece_model(folder, path.name), [*SPECIALS, *own], special=special, controls=[bos])
+            for own, path in zip(words, paths, strict=True)
+        ]
     else:
         raise ValueError(
-            f"{folder}: has neither codes of BPE ({_CODES[0]}) nor a SentencePiece model ({_PIECES[0]}); copy the file "
-            "that cut its training text there, by one of these names"
+            f"{folder}: has neither codes of BPE ({_CODES[0]}) nor a SentencePiece model ({_PIECES[0]}) for both "
+            f"languages; copy the file that cut its training text there, by one of these names, or as {source}.codes "
+            f"or {source}.model and the like for {target}"
         )
-    return Tokenizer(src_model=models[0], tgt_model=models[1] if len(models) == 2 else None)
+    return Tokenizer(src_model=models[0], tgt_model=models[1] if models[1] != models[0] else None)
 
 
-def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
-    return next((path for name in names for path in sorted(folder.glob(name)) if path.is_file()), None)
+def _cutters(folder: Path, names: tuple[str, ...], langs: tuple[str, str]) -> list[Path]:
+    """Return the file that cuts text of each language: its own, as spm.ja.model, or the one for both; [] without.
+
+    Raises:
+        ValueError: A language has several.
+    """
+    groups = [[path for path in sorted(folder.glob(name)) if path.is_file()] for name in names]
+    named = {path: set(langs).intersection(path.name.split(".")) for group in groups for path in group}
+    common = next(filter(None, ([path for path in group if not named[path]] for group in groups)), [])
+    found = [[path for path in named if lang in named[path]] or common for lang in langs]
+    for lang, paths in zip(langs, found, strict=True):
+        if len(paths) > 1:
+            listed = ", ".join(path.name for path in paths)
+            raise ValueError(
+                f"{folder}: text of {lang} may be cut by {listed}; leave the one that cut its training text"
+            )
+    return [paths[0] for paths in found] if all(found) else []
 
 
 def _parsed(parse: Any, path: Path) -> Any:

@@ -34,7 +34,7 @@ _TAG = re.compile(r">>([\w-]+)<<")
 _SPECIAL = {"bos": "decoder_start_token_id", "eos": "eos_token_id", "pad": "pad_token_id"}
 # Names of the folders of OPUS-MT: opus-mt-de-en, opus-mt-tc-big-en-fr, opus-mt-en-ROMANCE, opus-mt-de-en-finetuned.
 _LANGUAGE = r"([a-z]{2,3}(?:_[A-Z]\w+)?|[A-Z][A-Z_]+)"
-NAME = re.compile(rf"opus-mt-(?:tc-\w+-)?(?!tc-){_LANGUAGE}-{_LANGUAGE}(?:-.*)?")
+NAME = re.compile(rf"opus-mt-(?:tc-(?:\w+-)?(?:base|big|tiny)-)?(?!tc-){_LANGUAGE}-{_LANGUAGE}(?:-.*)?")
 
 
 def read(folder: Path, languages: Languages) -> Published:
@@ -59,12 +59,13 @@ def read(folder: Path, languages: Languages) -> Published:
         names = _names(path, added | ids, config.get(size) or config["vocab_size"], config)
         if side == "src_model":
             warn_of_added(folder, [name for name in added if name not in ids])
-        # The source's tags in this program's form
-        tags |= {name: language_tag(found[1]) for name in names if (found := _TAG.fullmatch(name))}
+            # Tags in this program's form; a target's own vocabulary may lack them
+            tags = {name: language_tag(found[1]) for name in names if (found := _TAG.fullmatch(name))}
         special = {"unk": "<unk>"} | {role: names[_special_id(config, key)] for role, key in _SPECIAL.items()}
+        controls = [tags[name] for name in names if name in tags]
         names = [tags.get(name, name) for name in names]
         pieces = read_piece_model(folder, model)
-        models[side] = with_vocabulary(pieces, names, special=special, controls=tags.values())
+        models[side] = with_vocabulary(pieces, names, special=special, controls=controls)
     tagged = [name[2:-1] for name in tags.values()]
     # In the cache of the hub, the folder of the repository is models--<owner>--<name>
     paths = (*reversed(folder.resolve().parts), Path(config.get("_name_or_path") or "").name)

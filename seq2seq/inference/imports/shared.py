@@ -18,6 +18,7 @@ from torch import Tensor
 from seq2seq.checkpoint import MAX_TOKENIZER
 from seq2seq.data.languages import primary_subtag
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.inference.export.agreement import specials
 from seq2seq.inference.export.plain_transformer import LAYER
 from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.values import shown
@@ -34,6 +35,20 @@ _CODE = re.compile(r"\w[\w-]*")
 _LFS = b"version https://git-lfs"
 # Ends of the names of biases of attention, in our terms.
 _BIASES = (".f.query_bias", ".f.value_bias", ".f.query.bias", ".f.out.bias")
+# Settings of `generate` that change translations and are not read, with the values that change nothing.
+_UNREAD = {
+    "do_sample": False,
+    "repetition_penalty": 1,
+    "encoder_repetition_penalty": 1,
+    "encoder_no_repeat_ngram_size": 0,
+    "diversity_penalty": 0,
+    "exponential_decay_length_penalty": None,
+    "bad_words_ids": [],
+    "suppress_tokens": [],
+    "begin_suppress_tokens": [],
+    "sequence_bias": [],
+    "force_words_ids": [],
+}
 
 
 class Published(NamedTuple):
@@ -98,9 +113,10 @@ def _tagged(
     same = [code for code in tagged if primary_subtag(code) == wanted]
     choices = [given] if given in tagged or not tagged else same if given else list(tagged)
     if len(choices) != 1:
-        listed = ", ".join(tagged[:20]) + (", ..." if len(tagged) > 20 else "")
-        unknown = f"{shown(given)} is not one of its {side} languages; " if given and not same else ""
-        raise ValueError(f"{folder}: {unknown}name its default {side} language by {option}, one of {listed}")
+        offered = same or sorted(tagged, key=lambda code: code[:2].lower() != wanted[:2])
+        listed = ", ".join(offered[:20]) + (", ..." if len(offered) > 20 else "")
+        problem = f"{shown(given)} is {'ambiguous' if same else f'not one of its {side} languages'}; " if given else ""
+        raise ValueError(f"{folder}: {problem}name its default {side} language by {option}, one of {listed}")
     return choices[0]
 
 
@@ -364,6 +380,9 @@ def express(
     path = folder / "generation_config.json"
     generation = read_json(path) if path.is_file() else {}
     chosen = {name: value for each in (config, generation) for name, value in each.items() if value is not None}
+    _warn_of_unread(folder, chosen, specials(tokenizer).never)
+    # min_length counts the start, and both count the tag of the target language
+    least = chosen.get("min_new_tokens", chosen.get("min_length", 1) - 1) - tokenizer.tags_targets
     has_bias = tie != "none" and "output.bias" in weights
     return Published(
         model=transformer_settings(config, folder) | settings | {"output_bias": has_bias},
@@ -375,7 +394,23 @@ def express(
         search=SearchSettings(
             beam_size=chosen.get("num_beams", 1),
             length_penalty=float(chosen.get("length_penalty", 1.0)),
+            min_len=max(least, 0),
             no_repeat_ngram=chosen.get("no_repeat_ngram_size", 0),
         ),
         tgt_langs=tgt_langs,
     )
+
+
+def _warn_of_unread(folder: Path, chosen: Mapping[str, Any], never: Sequence[int]) -> None:
+    """Log the settings of `generate` that are not read; tokens that are never generated here need no rule."""
+    idle = [*never, *([token] for token in never)]
+    unread = []
+    for name, neutral in _UNREAD.items():
+        value = chosen.get(name, neutral)
+        # All models of OPUS-MT forbid pad
+        if isinstance(value, list):
+            value = [each for each in value if each not in idle]
+        if value != neutral:
+            unread.append(name)
+    if unread:
+        log.warning("%s: translations differ by settings of generate that are not read: %s", folder, ", ".join(unread))
