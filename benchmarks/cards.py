@@ -8,7 +8,7 @@ import inspect
 import json
 import re
 import runpy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -104,15 +104,9 @@ def differences_from_paper(name: str, docstring: str, papers: str) -> str:
     return " ".join(dict.fromkeys(found))
 
 
-def _own_class(mixer: Mapping[str, Any]) -> list[str]:
-    """Return module and name of a preset's own class: the cross mixer's, unless that is the usual attention."""
-    of_encoder, of_cross = (path.rsplit(".", 1) for path in (_HOOKS["own_class"](mixer), mixer["cross"]["_target_"]))
-    return of_encoder if of_cross[0] in ("seq2seq.mixers.attention", of_encoder[0]) else of_cross
-
-
 def card(name: str, scores: Callable[[str], str]) -> str:
     """Write the card of a preset, with the scores that kept runs give it."""
-    module, cls = _own_class(_composed()[name]["mixer"])
+    module, cls = _HOOKS["own_class"](_composed()[name]["mixer"]).rsplit(".", 1)
     summary, equation, papers = _HOOKS["describe"](module, cls)
     docstring = inspect.getdoc(getattr(importlib.import_module(module), cls)) or ""
     parameters, flops = size(name)

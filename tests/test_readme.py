@@ -204,6 +204,33 @@ def test_a_row_of_the_table_of_mixers(preset):
     assert re.search(r"[A-Z]\w+.* \d{4}", papers), papers
 
 
+@pytest.mark.filterwarnings("ignore:.*Defaults list is missing")
+@pytest.mark.parametrize(
+    ("preset", "cls"),
+    [
+        ("transformer", "attention.Attention"),
+        ("relu_attention", "attention.Attention"),
+        ("qk_norm", "qk_norm.NormalizedAttention"),
+        ("conv2d", "conv2d.Conv2d"),
+        ("luong", "luong.Luong"),
+        ("luong_attention", "luong.LuongAttention"),
+        ("fixed_gaussian", "fixed_gaussian.FixedGaussian"),
+        ("cross_dynamicconv", "cross_convolution.CrossConvolution"),
+    ],
+)
+def test_a_row_is_of_the_class_that_names_the_preset(preset, cls):
+    pytest.importorskip("mkdocs")
+    assert f"| [`{preset}`][seq2seq.mixers.{cls}] |" in script("hooks").preset_table([preset])
+
+
+@pytest.mark.filterwarnings("ignore:.*Defaults list is missing")
+def test_rows_of_cross_mixers_are_of_cross_mixers():
+    pytest.importorskip("mkdocs")
+    table = script("hooks").cross_table()
+    assert "| [`attention`][seq2seq.mixers.attention.CrossAttention] |" in table
+    assert "| [`fixed_gaussian`][seq2seq.mixers.fixed_gaussian.FixedGaussian] |" in table
+
+
 @pytest.mark.parametrize(
     ("equation", "expected"),
     [
