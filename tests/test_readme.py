@@ -231,6 +231,15 @@ def test_rows_of_cross_mixers_are_of_cross_mixers():
     assert "| [`fixed_gaussian`][seq2seq.mixers.fixed_gaussian.FixedGaussian] |" in table
 
 
+def test_the_page_of_mixers_names_each_with_a_longest_sentence():
+    bullet = re.search(r"^- \*\*Length.*?(?=^- )", text_of(ROOT / "docs/mixers.md"), re.MULTILINE | re.DOTALL)
+    assert bullet
+    files = (conf_dir() / "mixer/self").glob("*.yaml")
+    bounded = {path.stem for path in files if "\nmax_len:" in path.read_text("utf-8")}
+    assert "mlp" in bounded
+    assert bounded <= set(re.findall(r"`(\w+)`", bullet[0]))
+
+
 @pytest.mark.parametrize(
     ("equation", "expected"),
     [
