@@ -231,6 +231,17 @@ def test_rows_of_cross_mixers_are_of_cross_mixers():
     assert "| [`fixed_gaussian`][seq2seq.mixers.fixed_gaussian.FixedGaussian] |" in table
 
 
+def test_references_of_mixers_name_papers_alone():
+    """A difference from a paper is a sentence with "published", which the cards show whole."""
+    pytest.importorskip("mkdocs")
+    papers_of = script("hooks").papers_of
+    for path in (ROOT / "seq2seq/mixers").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and "Reference:" in (docstring := ast.get_docstring(node) or ""):
+                names = re.sub(r"'.*?'(?!\w)|\(.*?\)", "", papers_of(docstring))
+                assert not re.search(r"\b(here|in|who|whose|which|with|without|this)\b", names), node.name
+
+
 def test_the_page_of_mixers_names_each_with_a_longest_sentence():
     bullet = re.search(r"^- \*\*Length.*?(?=^- )", text_of(ROOT / "docs/mixers.md"), re.MULTILINE | re.DOTALL)
     assert bullet
