@@ -8,7 +8,7 @@ import inspect
 import json
 import re
 import runpy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,8 @@ _CHECKS = {
     "relu_attention": ["test_weights_are_as_defined", "test_attention_by_hand"],
     "gru": ["test_recurrent_mixers_are_torchs_on_packed_sequences"],
 }
-# Words with which a docstring or comment refers to the paper, and the part of a reference that names a difference
-_OF_PAPER = re.compile(r"\b(published|papers?|ours|in RNNsearch)\b")
-_UNLIKE = re.compile(r", (?:here|in|who|whose|which|with|without)\b(?![^(]*\))[^;]*(?<!\.)")
-_TITLE = re.compile(r", '[^']*'")
+# Words with which a docstring or comment refers to the paper
+_OF_PAPER = re.compile(r"\b([Pp]ublished|papers?|ours|in RNNsearch)\b")
 
 
 @cache
@@ -88,13 +86,10 @@ def checks(name: str, cls: str) -> list[str]:
     return []
 
 
-def differences_from_paper(name: str, docstring: str, papers: str) -> str:
-    """Return the differences from the paper in the docstring, its reference and the comments of settings."""
+def differences_from_paper(name: str, docstring: str) -> str:
+    """Return what the docstring and the comments of settings say about the paper."""
     text = " ".join(_HOOKS["SECTION"].split(docstring)[0].split())
     found = [sentence for sentence in re.split(r"(?<=\.) (?=[A-Z])", text) if _OF_PAPER.search(sentence)]
-    # Titles are dropped, since the line "Source" has them
-    clauses = [_TITLE.sub("", clause).strip(" .") for clause in papers.split(";")]
-    found += [f"{clause}." for clause in clauses if _UNLIKE.search(clause)]
     for slot in read_yaml(conf_dir() / f"mixer/{name}.yaml")["defaults"]:
         ((kind, value),) = slot.items()
         for line in (conf_dir() / f"mixer/{kind.split('@')[0]}/{value}.yaml").read_text("utf-8").splitlines():
@@ -104,15 +99,9 @@ def differences_from_paper(name: str, docstring: str, papers: str) -> str:
     return " ".join(dict.fromkeys(found))
 
 
-def _own_class(mixer: Mapping[str, Any]) -> list[str]:
-    """Return module and name of a preset's own class: the cross mixer's, unless that is the usual attention."""
-    of_encoder, of_cross = (path.rsplit(".", 1) for path in (_HOOKS["own_class"](mixer), mixer["cross"]["_target_"]))
-    return of_encoder if of_cross[0] in ("seq2seq.mixers.attention", of_encoder[0]) else of_cross
-
-
 def card(name: str, scores: Callable[[str], str]) -> str:
     """Write the card of a preset, with the scores that kept runs give it."""
-    module, cls = _own_class(_composed()[name]["mixer"])
+    module, cls = _HOOKS["own_class"](_composed()[name]["mixer"]).rsplit(".", 1)
     summary, equation, papers = _HOOKS["describe"](module, cls)
     docstring = inspect.getdoc(getattr(importlib.import_module(module), cls)) or ""
     parameters, flops = size(name)
@@ -124,12 +113,12 @@ def card(name: str, scores: Callable[[str], str]) -> str:
         speed += f"{found['sentences_per_cpu_second_beam']:.1f} sentences translated a CPU-second"
     lines = {
         "Equation": equation and f"`{equation}`",
-        "Source": _UNLIKE.sub("", papers),
+        "Source": papers,
         "Checked by": ", ".join(f"`{test}`" for test in checks(name, cls)),
         "Size": f"{parameters / 1e6:.2f}M parameters, {flops / 1e6:.1f}M FLOPs a token, {relative}",
         "Speed": speed,
         "BLEU": scores(name),
-        "Compared with its paper": differences_from_paper(name, docstring, papers),
+        "Compared with its paper": differences_from_paper(name, docstring),
     }
     what = _HOOKS["leading_comment"](conf_dir() / f"mixer/{name}.yaml") or summary
     return "\n".join([f"## {name}\n", f"{what}\n", *(f"- **{key}**: {text}" for key, text in lines.items() if text)])

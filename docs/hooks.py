@@ -189,7 +189,7 @@ def cross_table() -> str:
     names = sorted(path.stem for path in (ROOT / "conf/mixer/cross").glob("*.yaml"))
     with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
         slots = {f"cross/{name}": plain(compose(f"mixer/cross/{name}")) for name in names}
-    rows = [preset_row(name, {"encoder": {}, "decoder": {}, **slot}) for name, slot in slots.items()]
+    rows = [preset_row(name, {"encoder": {}, **slot}) for name, slot in slots.items()]
     return "| cross mixer | reads the source by | published in |\n|---|---|---|\n" + "".join(rows)
 
 
@@ -215,15 +215,27 @@ def preset_row(name: str, mixer: dict[str, Any]) -> str:
 
 
 def own_class(mixer: dict[str, Any]) -> str:
-    """Return the class of the encoder; of the cross mixer where the decoder's self mixer is empty."""
-    slot = mixer["encoder"] if mixer["decoder"] else mixer["cross"]
-    kinds = slot.get("kinds", {"": slot})
-    return next(iter(kinds.values()))["_target_"]
+    """Return the class that gives a preset its name."""
+    return target_of(own_slot(mixer))
+
+
+def own_slot(mixer: dict[str, Any]) -> dict[str, Any]:
+    """Return the encoder; the cross mixer where that is neither the usual attention nor the encoder's twin."""
+    encoder, cross = mixer["encoder"], mixer["cross"]
+    if not encoder:
+        return cross
+    of_encoder, of_cross = (target_of(slot).rpartition(".")[0] for slot in (encoder, cross))
+    return encoder if of_cross in ("seq2seq.mixers.attention", of_encoder) else cross
+
+
+def target_of(slot: dict[str, Any]) -> str:
+    """Return the class of a slot, or of the first of its kinds."""
+    return next(iter(slot.get("kinds", {"": slot}).values()))["_target_"]
 
 
 def slot_settings(mixer: dict[str, Any]) -> str:
     """Return the values of the preset's own mixer that conf/mixer sets and conf/model does not."""
-    slot = mixer["encoder"] if mixer["decoder"] else mixer["cross"]
+    slot = own_slot(mixer)
     if "kinds" in slot:
         return "; ".join(f"{name} {values_of(kind)}" for name, kind in slot["kinds"].items())
     return values_of(slot | slot.get("per_layer", {}))

@@ -204,6 +204,53 @@ def test_a_row_of_the_table_of_mixers(preset):
     assert re.search(r"[A-Z]\w+.* \d{4}", papers), papers
 
 
+@pytest.mark.filterwarnings("ignore:.*Defaults list is missing")
+@pytest.mark.parametrize(
+    ("preset", "cls"),
+    [
+        ("transformer", "attention.Attention"),
+        ("relu_attention", "attention.Attention"),
+        ("qk_norm", "qk_norm.NormalizedAttention"),
+        ("conv2d", "conv2d.Conv2d"),
+        ("luong", "luong.Luong"),
+        ("luong_attention", "luong.LuongAttention"),
+        ("fixed_gaussian", "fixed_gaussian.FixedGaussian"),
+        ("cross_dynamicconv", "cross_convolution.CrossConvolution"),
+    ],
+)
+def test_a_row_is_of_the_class_that_names_the_preset(preset, cls):
+    pytest.importorskip("mkdocs")
+    assert f"| [`{preset}`][seq2seq.mixers.{cls}] |" in script("hooks").preset_table([preset])
+
+
+@pytest.mark.filterwarnings("ignore:.*Defaults list is missing")
+def test_rows_of_cross_mixers_are_of_cross_mixers():
+    pytest.importorskip("mkdocs")
+    table = script("hooks").cross_table()
+    assert "| [`attention`][seq2seq.mixers.attention.CrossAttention] |" in table
+    assert "| [`fixed_gaussian`][seq2seq.mixers.fixed_gaussian.FixedGaussian] |" in table
+
+
+def test_references_of_mixers_name_papers_alone():
+    """A difference from a paper is a sentence with "published", which the cards show whole."""
+    pytest.importorskip("mkdocs")
+    papers_of = script("hooks").papers_of
+    for path in (ROOT / "seq2seq/mixers").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and "Reference:" in (docstring := ast.get_docstring(node) or ""):
+                names = re.sub(r"'.*?'(?!\w)|\(.*?\)", "", papers_of(docstring))
+                assert not re.search(r"\b(here|in|who|whose|which|with|without|this)\b", names), node.name
+
+
+def test_the_page_of_mixers_names_each_with_a_longest_sentence():
+    bullet = re.search(r"^- \*\*Length.*?(?=^- )", text_of(ROOT / "docs/mixers.md"), re.MULTILINE | re.DOTALL)
+    assert bullet
+    files = (conf_dir() / "mixer/self").glob("*.yaml")
+    bounded = {path.stem for path in files if "\nmax_len:" in path.read_text("utf-8")}
+    assert "mlp" in bounded
+    assert bounded <= set(re.findall(r"`(\w+)`", bullet[0]))
+
+
 @pytest.mark.parametrize(
     ("equation", "expected"),
     [

@@ -56,6 +56,8 @@ class AdditiveAttention(CrossMixer[KeyedMemory, NoState]):
 
     c_i = sum_j softmax_j(v' tanh(W x_i + b + U h_j)) h_j, then an output projection.
 
+    The published equation has no bias b.
+
     Args:
         score_dim: Width A of the scores' hidden layer (default: dim).
 
@@ -64,7 +66,7 @@ class AdditiveAttention(CrossMixer[KeyedMemory, NoState]):
 
     Reference:
         Bahdanau et al. 2015, 'Neural Machine Translation by Jointly Learning to Align and
-        Translate', without the bias b.
+        Translate'.
     """
 
     def __init__(self, *, dim: int, memory_dim: int, score_dim: int | None = None) -> None:

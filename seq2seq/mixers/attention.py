@@ -79,7 +79,9 @@ def _without_packing(values: Mapping[str, Any]) -> dict[str, Any]:
 class Attention(SelfMixer):
     """Multi-head scaled dot-product attention within a sequence.
 
-    softmax(Q K' / sqrt(D / H)) V with Q, K, V = x W_q, x W_k, x W_v, and an output projection.
+    f(Q K' / sqrt(D / H)) V with Q, K, V = x W_q, x W_k, x W_v, and an output projection; f is the softmax or, by
+    weights, another function (relu has a gated norm after it); with rotary, each row of Q and K is first turned by its
+    position; with G < H heads of K and V, H / G heads of Q share one.
 
     Args:
         num_kv_heads: G key and value heads, each of which serves H / G query heads (default: H). G

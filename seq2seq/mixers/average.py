@@ -38,14 +38,14 @@ class Average(SelfMixer[Sums]):
 
     y_t = W mean_{s <= t} x_s + b; where not causal, the mean of all positions.
 
-    The mixing matrix is M_ts = 1 / t for s <= t, or 1 / T.
+    The mixing matrix is M_ts = 1 / t for s <= t, or 1 / T. Published with a feed-forward and a gate, which
+    `seq2seq.mixers.aan` has.
 
     Cost:
         D^2 + D parameters, O(T D^2) time, D numbers of state.
 
     Reference:
-        Zhang et al. 2018, 'Accelerating Neural Transformer via an Average Attention Network', here
-        without their feed-forward and gate, which `seq2seq.mixers.aan` has.
+        Zhang et al. 2018, 'Accelerating Neural Transformer via an Average Attention Network'.
     """
 
     state_growth = "constant"

@@ -20,7 +20,8 @@ class Conv(SelfMixer[Window]):
     y_t = sum_k W_k x_{t+r(k-left)} + b, each W_k of D x D; left = K - 1 (causal) or K // 2, dilation r.
 
     As a matrix over positions it is Toeplitz, with a D x D matrix for each offset. It mixes positions and channels at
-    once, so it has no projections.
+    once, so it has no projections. The published layer ends with a gate (GLU), which this one lacks (Gehring et al.
+    2017).
 
     Grouped: each W_k is block diagonal, with a block of its own for each of G groups of neighboring channels. A second
     matrix then mixes the n-th channels of all groups, for each n, so that every output still reads every input
@@ -41,7 +42,7 @@ class Conv(SelfMixer[Window]):
         time, the last r (K - 1) inputs as state.
 
     Reference:
-        Gehring et al. 2017, 'Convolutional Sequence to Sequence Learning', here without their gate; Zhang et al. 2017,
+        Gehring et al. 2017, 'Convolutional Sequence to Sequence Learning'; Zhang et al. 2017,
         'Interleaved Group Convolutions for Deep Neural Networks'; Han et al. 2022, appendix A and B (bottlenecks,
         groups, circular matrix).
     """

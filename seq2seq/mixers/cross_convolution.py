@@ -16,10 +16,11 @@ from seq2seq.network.state import NoState
 class CrossConvolution(CrossMixer[Values, NoState]):
     """Convolution of the source around the target's position, with normalized kernels per head.
 
-    y_t = W_o sum_k softmax(w_h)_k z_{p + k - K // 2}, z = W_v h, p = min(round(r (t + 1/2) - 1/2), S - 1).
+    y_t = W_o sum_k softmax(w_h)_k z_{p + k - K // 2}, z = W_v h, p = min(round(r (t + 1/2) - 1/2), S - 1); w_h is a
+    parameter, as LightConv's, or, if predicted, (W x_t)_h, as DynamicConv's.
 
-    Kernels w_h are static, as LightConv's, or predicted, (W x_t)_h, as DynamicConv's. The softmax is over all K taps;
-    then taps outside the source meet zeros. A position reads a window of K around the line of slope r.
+    The softmax is over all K taps; then taps outside the source meet zeros. A position reads a window of K around the
+    line of slope r. Static kernels start as LightConv's. Published within a sequence alone; reading the source is ours.
 
     Args:
         num_heads: H groups of channels that share a kernel; must divide dim.
@@ -35,8 +36,7 @@ class CrossConvolution(CrossMixer[Values, NoState]):
         kernels are laid out over the source, no state.
 
     Reference:
-        Wu et al. 2019, 'Pay Less Attention with Lightweight and Dynamic Convolutions', here from
-        source to target; static kernels start as LightConv's.
+        Wu et al. 2019, 'Pay Less Attention with Lightweight and Dynamic Convolutions'.
     """
 
     def __init__(

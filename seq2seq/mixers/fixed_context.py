@@ -22,7 +22,8 @@ class FixedContext(CrossMixer):
 
     c holds the encoder's last states: the forward half of its output at the last position, the backward half at the
     first; use the mean for an encoder that is not a bidirectional recurrence. c does not depend on the state, so all
-    positions run in the fused loop of a GRU.
+    positions run in the fused loop of a GRU. Published with an encoder in one direction, and with a maxout before the
+    output layer (Cho et al. 2014) or LSTMs in place of GRUs (Sutskever et al. 2014).
 
     Args:
         dim: Width D of the input.
@@ -39,8 +40,7 @@ class FixedContext(CrossMixer):
 
     Reference:
         Cho et al. 2014, 'Learning Phrase Representations using RNN Encoder-Decoder for Statistical
-        Machine Translation', with a maxout before the output layer; Sutskever et al. 2014, 'Sequence
-        to Sequence Learning with Neural Networks', with LSTMs.
+        Machine Translation'; Sutskever et al. 2014, 'Sequence to Sequence Learning with Neural Networks'.
     """
 
     unrolls = True

@@ -24,6 +24,7 @@ class FixedGaussian(CrossMixer[Values, NoState]):
     M depends on the length of a sentence only. It is the quadratic encoding by which attention is a convolution, along
     a line of slope r. Beyond the end of the source the last positions have all the weight. At first r is `rate`, o is
     -1, 0 or 1 in turns, and a falls geometrically from 1/2 for the first head to 1/512 for the last.
+    Published with constant centers and widths (You et al. 2020), here learned.
 
     Args:
         rate: First value of r, positions of the source for each position of the target; an encoder whose stages
@@ -33,9 +34,8 @@ class FixedGaussian(CrossMixer[Values, NoState]):
         M D + D^2 + 3 H parameters, O(T S D) time, no state.
 
     Reference:
-        You et al. 2020, 'Hard-Coded Gaussian Attention for Neural Machine Translation', whose centers and
-        widths are constants; here they are learned; Cordonnier et
-        al. 2020, 'On the Relationship between Self-Attention and Convolutional Layers'.
+        You et al. 2020, 'Hard-Coded Gaussian Attention for Neural Machine Translation'; Cordonnier et al.
+        2020, 'On the Relationship between Self-Attention and Convolutional Layers'.
     """
 
     def __init__(self, *, dim: int, memory_dim: int, num_heads: int, dropout: float = 0.0, rate: float = 1.0) -> None:

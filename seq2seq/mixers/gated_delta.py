@@ -32,6 +32,7 @@ class GatedDelta(SelfMixer):
     b = sigmoid(W_b x) and a = exp(-exp(A) softplus(W_a x + c)), with one number A and one c for each head; norm is the
     root mean square norm with a weight. Keys and values have D / H channels a head. Bidirectional, which is ours: the
     sum of this and of a second pass that reads each sentence from its end, with the same weights, before the norm.
+    Published values are twice as wide as keys, and exp(A) was published with a start from U(0, 16), here U(1, 16).
 
     M_tj = b_j q_t' (prod_{j < i <= t} a_i (I - b_i k_i k_i')) k_j is dense, dynamic, shared by the
     channels of a head but for the convolution; values are not linear in x (swish).
@@ -46,8 +47,7 @@ class GatedDelta(SelfMixer):
         numbers of state.
 
     Reference:
-        Yang et al. 2024, 'Gated Delta Networks: Improving Mamba2 with Delta Rule', whose values are
-        twice as wide as keys, and whose A starts from U(0, 16), here from U(1, 16).
+        Yang et al. 2024, 'Gated Delta Networks: Improving Mamba2 with Delta Rule'.
     """
 
     state_growth = "constant"

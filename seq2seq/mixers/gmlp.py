@@ -21,7 +21,8 @@ class GatedMLP(SelfMixer[Past]):
     y_i = V (u_i * (sum_j M_ij LN(v_j) + b_i)), [u, v] = gelu(U x), * elementwise.
 
     One N x N matrix M serves all channels, lower-triangular if causal. M starts near zero and b at one, so that the
-    mixer starts as an MLP over channels. u and v are as wide as the model.
+    mixer starts as an MLP over channels. Here u and v are as wide as the model; in the published models they
+    are two or three times as wide and serve as the feed-forward, too. The causal form is ours.
 
     Args:
         max_len: N; longer sequences are a ValueError.

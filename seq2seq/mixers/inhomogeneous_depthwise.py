@@ -21,7 +21,8 @@ class InhomogeneousDepthwise(SelfMixer[Window]):
     Taps begin l = K // 2 positions before t, K - 1 when causal. Each of D channels has its own kernel, while
     `dynamicconv` predicts and normalizes kernels of H heads, and `dynamic_depthwise` predicts the same kernels for all
     positions. The bottleneck of r numbers between U and V saves most of K D^2 weights. M is sparse and dynamic;
-    neither positions nor channels share it.
+    neither positions nor channels share it. Published with groups of channels that share a kernel, and with batch norm
+    and ReLU in place of the GELU (Han et al. 2022).
 
     Args:
         kernel_size: K taps.
@@ -34,8 +35,7 @@ class InhomogeneousDepthwise(SelfMixer[Window]):
 
     Reference:
         Han et al. 2022, 'On the Connection between Local Attention and Dynamic Depth-wise
-        Convolution' (I-D-DW-Conv, where the channels of a group share a kernel, and the bottleneck has
-        batch norm and ReLU); Wu et al. 2019, who predict kernels of heads.
+        Convolution' (I-D-DW-Conv); Wu et al. 2019 (kernels of heads).
     """
 
     state_growth = "constant"

@@ -24,7 +24,8 @@ class LinearAttention(SelfMixer[Sums]):
     M_ij = phi(q_i) . phi(k_j) / sum_j' phi(q_i) . phi(k_j'), phi(x) = elu(x) + 1, in H heads.
 
     Causal sums are over j' <= i. M is dense, dynamic, shared by the channels of a head; if not causal, it has rank
-    D / H in each head. Projections start as in attention; sums are taken in float32 at least.
+    D / H in each head. Projections start as in attention; sums are taken in float32 at least. M is as
+    published; causal sums by chunks, not position by position, are ours.
 
     Cost:
         4 D^2 parameters; O(T D^2 / H + T D^2) time, causal by chunks of c = 64 O(T c D) more; H (D

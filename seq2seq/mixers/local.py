@@ -39,8 +39,7 @@ class Local(SelfMixer):
 
     Reference:
         Luong et al. 2015; Ramachandran et al. 2019; Beltagy et al. 2020 (sliding); Liu et al. 2021,
-        'Swin Transformer' (blocks, relative bias); Han et al. 2022, who compare blocks with depthwise
-        convolution.
+        'Swin Transformer' (blocks, relative bias); Han et al. 2022 (blocks against depthwise convolution).
     """
 
     state_growth = "constant"

@@ -34,7 +34,8 @@ class LowRank(SelfMixer):
     do not ('headwise sharing').
 
     At position j = 0, 1, ... E starts from N(0, 1 / (r + j)) and F from N(0, 1 / (1 + j)), so that the output hardly
-    grows with the length. Positions beyond the longest training sentence keep these weights.
+    grows with the length. Positions beyond the longest training sentence keep these weights. The causal form and the
+    start of E and F are ours; Linformer was published for encoders.
 
     Args:
         max_len: Longest sequence.

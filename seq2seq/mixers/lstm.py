@@ -82,9 +82,9 @@ class LSTM(SelfMixer):
         state.
 
     Reference:
-        Hochreiter & Schmidhuber 1997, 'Long Short-Term Memory'; with the forget gate of Gers et al.
-        2000, 'Learning to Forget'; both ways as Graves & Schmidhuber
-        2005, 'Framewise phoneme classification with bidirectional LSTM'.
+        Hochreiter & Schmidhuber 1997, 'Long Short-Term Memory'; Gers et al. 2000, 'Learning to Forget'
+        (the forget gate); Graves & Schmidhuber 2005, 'Framewise phoneme classification with bidirectional LSTM' (both
+        ways).
     """
 
     state_growth = "constant"

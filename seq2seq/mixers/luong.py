@@ -208,10 +208,14 @@ class LuongAttention(CrossMixer):
 class Luong(CrossMixer):
     """Luong's recurrent decoder, whose attentional vector is part of its next input.
 
-    s_i = GRU([x_i; y_{i-1}], s_{i-1}), y_i = tanh(W_c [sum_j w_ij h_j; s_i]), s_0 = tanh(W mean_j h_j).
+    s_i = GRU([x_i; y_{i-1}], s_{i-1}), y_i = tanh(W_c [sum_j w_ij h_j; s_i]), s_0 = tanh(W mean_j h_j); w_ij =
+    softmax_j(score(s_i, h_j)) over all j or, by scope, in a window around i or around a predicted position, there
+    times a Gaussian; with coverage, the score also reads sum_{k < i} w_kj.
 
-    w_ij are as in `LuongRead`: unlike Bahdanau's decoder, this one attends from the state after x_i. Without input
-    feeding, s_i = GRU(x_i, s_{i-1}), and all positions run in the fused loop of a GRU.
+    Scores and windows are as in `LuongRead`: unlike Bahdanau's decoder, this one attends from the state after x_i.
+    Without input feeding, s_i = GRU(x_i, s_{i-1}), and all positions run in the fused loop of a GRU. Published with
+    LSTMs that begin with the encoder's last states (Luong et al. 2015); coverage was published in Bahdanau's decoder,
+    and with fertility (Tu et al. 2016).
 
     Args:
         dim: Width D of input, state and output.
@@ -225,9 +229,8 @@ class Luong(CrossMixer):
         scope as LuongAttention; O(T S D + T D^2) time, serial in T; 2 D + S numbers of state.
 
     Reference:
-        Luong et al. 2015, 'Effective Approaches to Attention-based Neural Machine Translation', with
-        LSTMs that begin with the encoder's last states; Tu et al. 2016, 'Modeling Coverage for Neural
-        Machine Translation', in Bahdanau's decoder and with fertility.
+        Luong et al. 2015, 'Effective Approaches to Attention-based Neural Machine Translation';
+        Tu et al. 2016, 'Modeling Coverage for Neural Machine Translation' (coverage).
     """
 
     length_arguments = ("max_len",)

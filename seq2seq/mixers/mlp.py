@@ -114,6 +114,8 @@ class MLP(SelfMixer[Past]):
 
     M is any matrix, lower-triangular if causal, and the same for every sentence. It starts as a random convolution, or
     as a published model does. Positions beyond the longest training sentence are untrained (see PositionMatrix).
+    Both models were published with one matrix for all channels and without W_i and W_o; MLP-Mixer with two layers over
+    positions and a GELU between them.
 
     Args:
         num_heads: H; must divide dim. The published models have one matrix for all channels, H = 1.
@@ -126,8 +128,7 @@ class MLP(SelfMixer[Past]):
 
     Reference:
         Touvron et al. 2021, 'ResMLP: Feedforward networks for image classification with
-        data-efficient training', whose map over positions is linear, too; Tolstikhin et al. 2021,
-        'MLP-Mixer: An all-MLP Architecture for Vision'.
+        data-efficient training'; Tolstikhin et al. 2021, 'MLP-Mixer: An all-MLP Architecture for Vision'.
     """
 
     properties = MixingProperties(shares_channels=True, linear=True)

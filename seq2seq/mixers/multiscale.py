@@ -27,7 +27,8 @@ class Multiscale(SelfMixer[Window]):
 
     The gates choose among scales for each channel. They are parameters and do not depend on the input, so the sum is
     computed as one depthwise convolution of the widest K: for each channel a Toeplitz matrix whose taps near the center
-    belong to every scale.
+    belong to every scale. Published gates see the input (Li et al. 2019), or there is one for each scale of a layer
+    (Zhao et al. 2019).
 
     Args:
         kernel_sizes: Widths K_1 ... K_S of the S scales.
@@ -39,9 +40,8 @@ class Multiscale(SelfMixer[Window]):
         state.
 
     Reference:
-        Li et al. 2019, 'Selective Kernel Networks', whose gates see the input; Zhao et al. 2019,
-        'MUSE: Parallel Multi-Scale Attention for Sequence to Sequence Learning', which has one gate
-        for each scale of a layer.
+        Li et al. 2019, 'Selective Kernel Networks'; Zhao et al. 2019, 'MUSE: Parallel Multi-Scale
+        Attention for Sequence to Sequence Learning'.
     """
 
     state_growth = "constant"

@@ -26,7 +26,8 @@ class PostconvAttention(SelfMixer[WindowedPast]):
     the weight that leaves the sentence. M V = A (C V) with C_{sj} = w_{h,j-s+left}, so the values are convolved and A
     is never stored. Likewise scores are linear in the keys, so the keys are convolved in place of the scores; keys
     outside the sentence count as zero, where Han et al. close their window to a circle. Kernels start as the identity
-    with a little noise, and so M as attention.
+    with a little noise, and so M as attention. Multi-Token Attention was published with convolutions along queries and
+    heads too, by default before the softmax.
 
     Args:
         kernel_size: K taps.
@@ -39,8 +40,7 @@ class PostconvAttention(SelfMixer[WindowedPast]):
 
     Reference:
         Han et al. 2022, 'On the Connection between Local Attention and Dynamic Depth-wise Convolution', appendix C (of
-        scores, in windows); Golovneva et al. 2025, 'Multi-Token Attention', who convolve along queries and heads too,
-        by default before the softmax.
+        scores, in windows); Golovneva et al. 2025, 'Multi-Token Attention'.
     """
 
     properties = MixingProperties(shares_channels=True, dynamic=True, linear=True)

@@ -29,6 +29,8 @@ class NormalizedAttention(Attention):
     softmax(N(Q) N(K)' / sqrt(D / H)) V, N(x) = g x / rms(x) in each head, with gains g for queries and for keys: the
     scores do not grow with the weights of the projections.
 
+    Published with an L2 norm and one learned scale (Henry et al. 2020), or with LayerNorm (Dehghani et al. 2023).
+
     Args:
         num_kv_heads: As in `Attention`.
         packed: As in `Attention`.
@@ -37,8 +39,7 @@ class NormalizedAttention(Attention):
         2 D^2 (1 + G / H) + 2 D / H parameters, O(T^2 D + T D^2) time, O(T D G / H) state.
 
     Reference:
-        Henry et al. 2020, 'Query-Key Normalization for Transformers', with its L2 norm and one scale; Dehghani et al.
-        2023 (a norm with gains, here without the mean).
+        Henry et al. 2020, 'Query-Key Normalization for Transformers'; Dehghani et al. 2023 (a norm with gains).
     """
 
     def __init__(

@@ -27,6 +27,10 @@ class RelativeBias(SelfMixer[Past]):
     With `multiplied` the numbers are factors, softmax_k(a_{h,k-q} x_q' W_q' W_k x_k / sqrt(D / H)), which start at one.
     For all keys of a query that is a diagonal matrix before the scores, where b is a vector added to them.
 
+    Published as vectors added to keys and values (Shaw et al. 2018), or as numbers for logarithmic buckets of offsets
+    that all layers share, with unscaled scores (Raffel et al. 2020); here a number for each offset up to max_offset, in
+    each layer, with scaled scores.
+
     Args:
         max_offset: Farther offsets share the bias of this offset.
         multiplied: Multiply scores by the learned numbers instead of adding them.

@@ -25,7 +25,8 @@ class TaLK(SelfMixer[Window]):
     L = K // 2 to the left and R = K - 1 - L to the right; causal, L = K - 1 and r = 0. Sizes are real numbers, so that
     they have gradients: the last position on either side has a fraction of the weight, to the left
     M_ij = min(1, max(0, 1 + l_i - (i - j))) / K. Sums are differences of prefix sums, so cost does not grow with K.
-    As published, the divisor is the largest window K.
+    As published, the divisor is the largest window K. Published with a reach set for each side (K = 2 l + 1, causal
+    l + 1), and with dropout of the predicted sizes, which this class lacks.
 
     Args:
         kernel_size: K, the largest window.
@@ -36,8 +37,7 @@ class TaLK(SelfMixer[Window]):
         inputs as state.
 
     Reference:
-        Lioutas & Guo 2020, 'Time-aware Large Kernel Convolutions', who give the reach to each side
-        (K = 2 l + 1, causal l + 1) and apply dropout to predicted sizes; this class does not.
+        Lioutas & Guo 2020, 'Time-aware Large Kernel Convolutions'.
     """
 
     state_growth = "constant"

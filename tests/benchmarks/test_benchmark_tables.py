@@ -105,6 +105,36 @@ def test_every_preset_has_a_card_with_its_checks():
     assert page.count("- **Checked by**: `tests/mixers/test_") == len(presets())
 
 
+@pytest.mark.parametrize(
+    ("name", "line", "words"),
+    [
+        # Presets of one class: its equation states their choice
+        ("relu_attention", "Equation", "relu"),
+        ("rotary", "Equation", "rotary"),
+        ("grouped_query", "Equation", "G < H"),
+        ("cross_dynamicconv", "Equation", "predicted"),
+        ("coverage", "Equation", "coverage"),
+        ("luong_local", "Equation", "window"),
+        # Code that differs from its paper
+        ("linear_attention", "Compared", "published"),
+        ("lowrank", "Compared", "ours"),
+        ("gmlp", "Compared", "published"),
+        ("relative_bias", "Compared", "Published"),
+        ("swin", "Compared", "ours"),
+        ("qk_norm", "Compared", "Published with"),
+        ("talk", "Compared", "Published with"),
+        ("coverage", "Compared", "published in"),
+    ],
+)
+def test_a_card_tells_a_preset_from_its_class_and_paper(name, line, words):
+    page = (tables.ROOT / "docs/cards.md").read_text("utf-8")
+    card = re.search(rf"^## {name}\n.*?(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    assert card
+    text = re.search(rf"^- \*\*{line}.*$", card[0], re.MULTILINE)
+    assert text
+    assert words in text[0]
+
+
 @pytest.mark.parametrize("name", ["transformer", pytest.param("lightconv", marks=pytest.mark.exhaustive)])
 def test_flops_of_a_card_agree_with_training(name):
     count = training_flops({**cards._composed()[name], **cards.VOCABULARY})
