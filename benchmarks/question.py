@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -123,7 +124,7 @@ class Question:
         same = letters(fit(self.scores()))
         rows = []
         for name, group in self.runs.items():
-            cells = [spread(list(self.scores()[name].values())), self.mean_interval(name), same[name]]
+            cells = [spread(list(self.scores()[name].values())), self.mean_interval(name), same.get(name, "")]
             cells += [f"{statistics.fmean(self.scores(each)[name].values()):.2f}" for each in (*SETS, TOKENIZED)]
             cells += [spread([run.results["valid"]["perplexity"] for run in group])]
             cells += [millions(group), f"{flops(group) / flops(self.runs['transformer']):.2f}"]
@@ -178,11 +179,9 @@ class Question:
         return markdown_table(header, rows, right=header[1:])
 
     def mean_interval(self, name: str) -> str:
-        """Write the 95% interval of a system's mean on all test sets, from its own seeds."""
+        """Write the 95% interval of a system's mean on all test sets, from its own seeds; empty for one seed."""
         estimate = mean(list(self.scores()[name].values()))
-        assert estimate is not None
-        low, high = estimate.interval
-        return f"{low:.2f} to {high:.2f}"
+        return "{:.2f} to {:.2f}".format(*estimate.interval) if estimate else ""
 
     def references(self, text: Path) -> dict[str, list[str]]:
         """Read the references of each test set from a folder with the text of Multi30k."""
@@ -226,6 +225,20 @@ class Question:
         """Write a table of the folder."""
         with open(self.folder / name, "w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows(rows)
+
+
+def command(
+    name: str, doc: str | None, writes: Sequence[Callable[[Path], None]], argv: Sequence[str] | None = None
+) -> int:
+    """Run the command of a question's module: write its tables from the text of Multi30k."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{name}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("text", type=Path, help="folder with the text of Multi30k in the target language")
+    text = parser.parse_args(argv).text
+    for write in writes:
+        write(text)
+    return 0
 
 
 def _curve(run: RunResult) -> dict[int, float]:

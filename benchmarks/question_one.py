@@ -8,16 +8,14 @@ made: scores.csv, bootstrap.csv, and F1 of words by their frequency in train.fr,
 
 from __future__ import annotations
 
-import argparse
 import bisect
 import statistics
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-from benchmarks.question import SETS, Question
+from benchmarks.question import SETS, Question, command
 from seq2seq.evaluation.scoring import read_text
 from seq2seq.system.markdown import markdown_table
 
@@ -115,19 +113,5 @@ def write_words(text: Path) -> None:
     QUESTION.write_rows("words.csv", [["system", "set", "frequency", "f1"], *rows])
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write scores.csv, bootstrap.csv and words.csv."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.question_one",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("text", type=Path, help="folder with the French text of train and of the test sets")
-    text = parser.parse_args(argv).text
-    QUESTION.write(text)
-    write_words(text)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(command("question_one", __doc__, [QUESTION.write, write_words]))
