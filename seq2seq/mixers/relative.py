@@ -28,7 +28,7 @@ class Relative(SelfMixer[Past]):
     M_qk = softmax_k(((x_q'W_q' + u')W_k x_k + (x_q'W_q' + v')W_r r_d) / sqrt(D / H)).
 
     d = k - q; u and v per head, r shared by the heads. M is dense, shared by the D / H channels of
-    a head.
+    a head. Published without positions in the embeddings, which `model.positions` adds here.
 
     Without u and v, the scores of position i are (Theta_d + Theta) x_i, the dynamic and static weights of Han et al.:
     Theta_d has the rows x_k'W_k'W_q, as dot-product attention, and Theta the rows r_d'W_r'W_q, one for each offset, as

@@ -29,7 +29,7 @@ class RelativeBias(SelfMixer[Past]):
 
     Published as vectors added to keys and values (Shaw et al. 2018), or as numbers for logarithmic buckets of offsets
     that all layers share, with unscaled scores (Raffel et al. 2020); here a number for each offset up to max_offset, in
-    each layer, with scaled scores.
+    each layer, with scaled scores. Published without positions in the embeddings, which `model.positions` adds here.
 
     Args:
         max_offset: Farther offsets share the bias of this offset.

@@ -137,6 +137,6 @@ def require_length(length: int, max_len: int) -> None:
     if length > max_len:
         raise ValueError(
             f"a sequence of {length} positions exceeds the {max_len} that the mixer has weights for; "
-            "train with a larger max_len of every mixer (mixer.encoder.max_len and mixer.decoder.max_len), "
-            "or shorten the input"
+            "train with a larger max_len in each slot that has one (mixer.encoder.max_len, mixer.decoder.max_len, "
+            "mixer.cross.max_len), or shorten the input"
         )

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import re
 import shutil
 import statistics
 
 import pytest
+import sacrebleu
 
-from benchmarks import cards, question_one, tables
+from benchmarks import cards, question, question_one, tables
 from seq2seq.comparison import estimates
 from seq2seq.settings.compose import presets
 from seq2seq.training.machine.flops import training_flops
 
-EXHAUSTIVE = {"test_flops_of_a_card_agree_with_training", "test_a_planted_figure_is_found"}
+EXHAUSTIVE = {
+    "test_flops_of_a_card_agree_with_training",
+    "test_a_planted_figure_is_found",
+    "test_a_question_is_scored_by_its_translations",
+}
 
 
 @pytest.mark.slow
@@ -73,6 +79,38 @@ def test_scores_of_question_one_are_the_runs_own():
     for name, runs in question_one.QUESTION.runs.items():
         assert [run.seed for run in runs] == [1, 2, 3, 4, 5]
         assert list(of_test2016[name].values()) == [pytest.approx(run.score("test", "bleu"), abs=1e-4) for run in runs]
+
+
+def test_a_question_is_scored_by_its_translations(tmp_path, monkeypatch):
+    """Seed 5 of the Transformer is the reference of seeds 1 and 2 of two systems."""
+    kept = question_one.QUESTION.runs
+    files = question_one.QUESTION.file
+    for name, file in files.items():
+        shutil.copyfile(kept["transformer"][4].folder.path / f"{file}.hyp", tmp_path / f"{name}.fr")
+    systems = ["transformer", "rotary"]
+    for run in (run for name in systems for run in kept[name][:2]):
+        shutil.copytree(run.folder.path, tmp_path / "asked" / run.name)
+    monkeypatch.setattr(question, "RESULTS", tmp_path)
+    monkeypatch.setattr(question, "_SAMPLES", 200)
+    asked = dataclasses.replace(
+        question_one.QUESTION, task="asked", systems=systems, primary=[("rotary", "transformer")], secondary=[]
+    )
+    with pytest.raises(ValueError, match=r"transformer-.*-s1: BLEU is"):
+        asked.write(tmp_path)
+    # The translations of another checkpoint have scores of their own
+    for run in (tmp_path / "asked").iterdir():
+        (run / "test.hyp").rename(run / "average.hyp")
+    asked = dataclasses.replace(asked, file={**files, "test2016": "average"})
+    asked.write(tmp_path)
+    lines = {name: asked.translations(asked.runs["rotary"][1], name) for name in files}
+    references = asked.references(tmp_path)
+    assert asked.scores("test2017")["rotary"][2] == pytest.approx(
+        sacrebleu.corpus_bleu(lines["test2017"], [references["test2017"]]).score, abs=1e-4
+    )
+    contrast = asked.contrasts["rotary", "transformer"]
+    low, high = contrast.bootstrap
+    assert low < contrast.tested.estimate.value < high
+    assert f"{contrast.tested.estimate.value:+.2f}" in asked.contrast_table()
 
 
 def test_no_row_pools_two_initializations():

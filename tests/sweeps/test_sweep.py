@@ -606,13 +606,14 @@ def test_zero_local_jobs_at_a_time_is_refused():
 def test_optuna_finds_the_better_of_two(corpus, tmp_path):
     pytest.importorskip("optuna")
     given = ("mixer=transformer", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "optim.lr=choice(0.02,1e-9)",
-             "optim.warmup_init_lr=1e-9", "trainer.max_steps=150", "trainer.test=false")  # fmt: skip
-    # Two points for four trials: repeated points have the score of the finished run
+             "hydra.sweeper.sampler.seed=1", "optim.warmup_init_lr=1e-9", "trainer.max_steps=150",
+             "trainer.test=false")  # fmt: skip
+    # Both points in four trials: repeated points have the score of the finished run
     status, output = call(tmp_path, sweep_command(corpus, *given))
     assert status == 0, output
     best = (only_sweep(tmp_path) / "optimization_results.yaml").read_text()
     scores = {job.number: _valid(job) for job in read_jobs(only_sweep(tmp_path))}
-    assert len(scores) == 4
+    assert (len(scores), len(set(scores.values()))) == (4, 2)
     assert f"best_value: {max(scores.values())}" in best
     assert "optim.lr: 0.02" in best
 
@@ -620,11 +621,12 @@ def test_optuna_finds_the_better_of_two(corpus, tmp_path):
 @pytest.mark.slow
 def test_a_failed_trial_does_not_end_a_search(corpus, tmp_path):
     pytest.importorskip("optuna")
-    given = ("mixer=transformer", "hydra/sweeper=optuna", "hydra/sweeper/sampler=grid", "hydra.sweeper.n_trials=2",
-             "model.num_heads=choice(3,2)", "trainer.test=false")  # fmt: skip
+    given = ("mixer=transformer", "hydra/sweeper=optuna", "hydra.sweeper.sampler.seed=1", "hydra.sweeper.n_trials=3",
+             "model.num_heads=choice(2,3)", "trainer.test=false")  # fmt: skip
     status, output = call(tmp_path, sweep_command(corpus, *given))
     assert status == 1
-    assert "1 of 2 jobs failed" in output
+    # This seed draws 3, 3, 2
+    assert "2 of 3 jobs failed" in output
     assert "model.num_heads: 2" in (only_sweep(tmp_path) / "optimization_results.yaml").read_text()
 
 
