@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-import sacrebleu
+import numpy as np
 
 from benchmarks.cells import MARGIN, PairDifference, compare_pairs, flops, interval, millions, spread
 from seq2seq.comparison.bootstrap import resample_seeds, resample_sentences
@@ -20,7 +20,7 @@ from seq2seq.comparison.letters import letters
 from seq2seq.data.text_files import read_lines
 from seq2seq.evaluation.scoring import read_text
 from seq2seq.metrics.moses_bleu import convention_bleu
-from seq2seq.metrics.scorers import bleu_counts
+from seq2seq.metrics.scorers import bleu_counts, bleu_of_counts
 from seq2seq.runs.results import RunResult, collect, read_metrics
 from seq2seq.system.markdown import markdown_table
 
@@ -198,21 +198,20 @@ class Question:
             ValueError: The score of a run's own test set is not the run's.
         """
         references = self.references(text)
-        everything = [line for name in SETS for line in references[name]]
         rows, counts = [], {}
         for name, group in self.runs.items():
             counts[name] = {}
             for run in group:
                 found = {each: self.translations(run, each) for each in SETS}
-                bleu = {each: sacrebleu.corpus_bleu(found[each], [references[each]]).score for each in SETS}
+                counted = {each: bleu_counts(found[each], references[each]) for each in SETS}
+                counted[ALL] = np.concatenate(list(counted.values()))
+                bleu = {each: float(bleu_of_counts(table.sum(0))) for each, table in counted.items()}
                 if "test" in self.file.values() and abs(bleu[SETS[0]] - run.score("test", "bleu")) > 1e-6:
                     raise ValueError(f"{run.name}: BLEU is {bleu[SETS[0]]}, not {run.score('test', 'bleu')}")
-                joined = [line for each in SETS for line in found[each]]
-                bleu[ALL] = sacrebleu.corpus_bleu(joined, [everything]).score
                 bleu[TOKENIZED] = convention_bleu(
                     found[SETS[0]], references[SETS[0]], convention="tokenized", lang=self.language, lowercase=True
                 ).value
-                counts[name][run.seed] = [bleu_counts(joined, everything)]
+                counts[name][run.seed] = [counted[ALL]]
                 rows.append([name, run.seed, *(f"{score:.4f}" for score in bleu.values())])
         self.write_rows("scores.csv", [["system", "seed", *SETS, ALL, TOKENIZED], *rows])
         pairs = [*self.primary, *self.secondary]
