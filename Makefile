@@ -34,7 +34,7 @@ test: setup
 test-all: setup
 	$(PYTEST) -m "not gpu and not slurm"
 
-# What test-all has beside test.
+# The tests of test-all that test leaves out.
 rest: setup
 	$(PYTEST) -m "(exhaustive or slow) and not gpu and not slurm"
 

@@ -150,7 +150,8 @@ class LuongAttention(CrossMixer):
 
     y_i = tanh(W_c [sum_j w_ij h_j; x_i]), w_ij = softmax_j(x_i' W h_j) or another score in a window.
 
-    The arguments score, scope, half_window and max_len are as in `LuongRead`, with x in place of s.
+    The arguments score, scope, half_window and max_len are as in `LuongRead`, with x in place of s. Published over
+    stacked LSTMs on both sides (Luong et al. 2015).
 
     Cost:
         (M + D) D parameters, and M D (general), (M + D + 2) D (concat) or D max_len (location), and D^2
