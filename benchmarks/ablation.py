@@ -5,22 +5,15 @@
 
 prints the table, and with --out writes ablation.md and ablation.json. If several sweeps have a row and seed, the last
 one counts, so that a sweep can be repeated with resume=auto or row by row.
-
-    python -m benchmarks.ablation runs/sweeps/<date> --cost model.dim=128 model.ffn_dim=512
-
-adds cost and speed of each row at these settings, of models with random weights: FLOPs of a training step, and the
-speed, in CPU time on one thread, of training steps and of greedy decoding, next to the paper's speed of translation.
-All are divided by the first row's. Without a sweep it prints these columns alone.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks import harness
 from benchmarks.comparable import require_comparable
@@ -56,7 +49,6 @@ class Row(NamedTuple):
         against: The row from which it differs in one respect, "" for the first.
         millions: Published parameters; None for a row that the paper does not have.
         bleu: Published BLEU; None where training diverged or no score is published.
-        speed: Published sentences/s of translation; None where there is no figure.
     """
 
     name: str
@@ -64,33 +56,28 @@ class Row(NamedTuple):
     against: str
     millions: int | None
     bleu: Score | None
-    speed: float | None = None
 
 
 # Wu et al. 2019, table 3: WMT English-German, newstest2013, size big, a joint vocabulary of 32k pieces. Figures are
 # quoted from a transcription of the table, except for the two AAN rows and all speeds, which are from memory.
 ROWS = (
-    Row("attention", "self-attention", "", 210, Score(26.9, 0.1), 52.1),
-    Row("windows", "self-attention in windows 3, 7, 15, 31, ...", "attention", 210, Score(26.9, 0.3), 44.9),
-    Row("cnn", "CNN, K = 3", "attention", 208, Score(25.9, 0.2), 68.1),
-    Row("depthwise", "CNN depthwise, K = 3", "cnn", 195, Score(26.1, 0.2), 67.1),
-    Row("growing", "+ growing kernels 3, 7, 15, 31, ...", "depthwise", 195, Score(26.4, 0.2), 63.3),
-    Row("dropconnect", "+ DropConnect", "growing", 195, Score(26.5, 0.2), 63.3),
-    Row("sharing", "+ weight sharing, H heads", "dropconnect", 195, Score(26.5, 0.1), 63.7),
-    Row("lightconv", "+ softmax = LightConv", "sharing", 195, Score(26.6, 0.2), 63.6),
-    Row("dynamicconv", "+ dynamic weights = DynamicConv", "lightconv", 200, Score(26.9, 0.2), 62.6),
+    Row("attention", "self-attention", "", 210, Score(26.9, 0.1)),
+    Row("windows", "self-attention in windows 3, 7, 15, 31, ...", "attention", 210, Score(26.9, 0.3)),
+    Row("cnn", "CNN, K = 3", "attention", 208, Score(25.9, 0.2)),
+    Row("depthwise", "CNN depthwise, K = 3", "cnn", 195, Score(26.1, 0.2)),
+    Row("growing", "+ growing kernels 3, 7, 15, 31, ...", "depthwise", 195, Score(26.4, 0.2)),
+    Row("dropconnect", "+ DropConnect", "growing", 195, Score(26.5, 0.2)),
+    Row("sharing", "+ weight sharing, H heads", "dropconnect", 195, Score(26.5, 0.1)),
+    Row("lightconv", "+ softmax = LightConv", "sharing", 195, Score(26.6, 0.2)),
+    Row("dynamicconv", "+ dynamic weights = DynamicConv", "lightconv", 200, Score(26.9, 0.2)),
     Row("unnormalized", "DynamicConv without softmax", "dynamicconv", 200, None),
-    Row("aan_decoder", "AAN decoder, self-attention encoder", "attention", 260, Score(26.8, 0.1), 59.5),
-    Row("aan", "AAN decoder, AAN encoder", "aan_decoder", 310, Score(22.5, 0.1), 59.2),
+    Row("aan_decoder", "AAN decoder, self-attention encoder", "attention", 260, Score(26.8, 0.1)),
+    Row("aan", "AAN decoder, AAN encoder", "aan_decoder", 310, Score(22.5, 0.1)),
     Row("glu", "DynamicConv with GLU (not in their table)", "dynamicconv", None, None),
 )
 # The row whose training diverged in the paper.
 DIVERGED = "unnormalized"
-COST_HEADER = ("FLOPs", "training speed", "decoding speed", "their speed")
 SIGNIFICANT = 0.05
-# A batch of short sentences, as Tatoeba's: rows, and tokens of source and target.
-SHAPE = (64, 12)
-VOCABULARY = {"src_vocab_size": 4000, "tgt_vocab_size": 4000, "pad_id": 0, "joint": True}
 NOTES = """\
 Δ: BLEU against the row that a row changes in one respect: the row above, but for CNN and the AAN decoder
 (self-attention). p: t test between the scores of both rows, paired if they have the same seeds, not adjusted for the
@@ -172,73 +159,6 @@ def _outcome(jobs: dict[str, tuple[Job, RunResult | Unusable | None]]) -> Outcom
     return Outcome(bleu, parameters, errors)
 
 
-class Cost(NamedTuple):
-    """Cost of a row's model.
-
-    Attributes:
-        flops: Matrix products of a training step.
-        training: CPU seconds of a forward and backward pass.
-        decoding: CPU seconds of greedy decoding.
-    """
-
-    flops: float
-    training: float
-    decoding: float
-
-
-def costs(overrides: Sequence[str], rounds: int = 5) -> dict[str, Cost]:
-    """Measure every row's model at these settings, in turns; the best of all rounds counts."""
-    import torch
-
-    from seq2seq.network.build import build_model
-    from seq2seq.settings.compose import resolved_settings
-    from seq2seq.training.machine.flops import training_flops
-
-    torch.set_num_threads(1)
-    rows, length = SHAPE
-    src = torch.randint(4, VOCABULARY["src_vocab_size"], (rows, length))
-    models: dict[str, Any] = {}
-    flops: dict[str, float] = {}
-    for row in ROWS:
-        composed = resolved_settings(["experiment=ablation_wu", f"{KEY}={row.name}", *overrides])
-        plain = {key: composed[key] for key in ("model", "mixer")} | VOCABULARY
-        counter = training_flops(plain)
-        flops[row.name] = counter(rows, length, length) if counter else math.nan
-        models[row.name] = build_model(plain)
-    best: dict[str, tuple[float, float]] = dict.fromkeys(models, (math.inf, math.inf))
-    for _ in range(rounds):
-        for name, model in models.items():
-            start = time.process_time()
-            model.train()(src, src > 0, src).square().mean().backward()
-            middle = time.process_time()
-            _decode(model.eval(), src, length)
-            training, decoding = best[name]
-            best[name] = (min(training, middle - start), min(decoding, time.process_time() - middle))
-    return {name: Cost(flops[name], *best[name]) for name in models}
-
-
-def _decode(model: Any, src: Any, length: int) -> None:
-    """Write `length` tokens of each sentence of src (B, S), each the likeliest."""
-    import torch
-
-    with torch.inference_mode():
-        context = model.context(src, src > 0)
-        state = model.init_state(context, beam_size=1, max_len=length)
-        token = src[:, 0]
-        for position in range(length):
-            logits, state = model.step(token, context, state, torch.full_like(token, position))
-            token = logits.argmax(-1)
-
-
-def cost_cells(row: Row, measured: dict[str, Cost]) -> dict[str, str]:
-    """Format the cost and speeds of a row, divided by the first row's."""
-    own = measured[row.name]
-    first = measured[ROWS[0].name]
-    theirs = row.speed / ROWS[0].speed if row.speed and ROWS[0].speed else None
-    figures = (own.flops / first.flops, first.training / own.training, first.decoding / own.decoding, theirs)
-    return {name: "" if figure is None else f"{figure:.2f}" for name, figure in zip(COST_HEADER, figures, strict=True)}
-
-
 def direction(ours: float | None, p: float | None, theirs: Score | None) -> str:
     """Compare our difference, with its p value, to a published one; "" if one is missing."""
     if ours is None or p is None or theirs is None:
@@ -279,39 +199,30 @@ def _same_end(outcome: Outcome) -> str:
     return {0: "opposite", total: "same"}.get(outcome.diverged, "mixed") if total else ""
 
 
-def markdown(found: dict[str, Outcome], measured: dict[str, Cost] | None = None) -> str:
-    """Format the table in the paper's order, with notes on its columns; without outcomes, costs alone."""
-    rows = [cells(row, found) if found else {"row": row.label} for row in ROWS]
-    if measured:
-        rows = [each | cost_cells(row, measured) for each, row in zip(rows, ROWS, strict=True)]
+def markdown(found: dict[str, Outcome]) -> str:
+    """Format the table in the paper's order, with notes on its columns."""
+    rows = [cells(row, found) for row in ROWS]
     header = list(rows[0])
     right = [name for name in header if name not in ("row", "direction")]
     table = markdown_table(header, [list(each.values()) for each in rows], right=right, padded=True) + "\n"
-    return table + ("\n" + NOTES if found else "")
+    return f"{table}\n{NOTES}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the sweeps, print the table, and write it with its figures."""
     parser = harness.parser_for("ablation", __doc__)
-    parser.add_argument("sweeps", nargs="*", type=Path, metavar="SWEEP", help="a sweep's folder")
-    text = "measure cost and speed of the rows at these settings, as for train; after the sweeps"
-    parser.add_argument("--cost", nargs="*", metavar="SETTING", help=text)
+    parser.add_argument("sweeps", nargs="+", type=Path, metavar="SWEEP", help="a sweep's folder")
     options = parser.parse_args(arguments)
-    if not options.sweeps and options.cost is None:
-        parser.error("give a sweep's folder, or --cost")
     try:
-        found = outcomes(options.sweeps) if options.sweeps else {}
+        found = outcomes(options.sweeps)
     except ValueError as error:
         parser.error(str(error))
-    measured = None if options.cost is None else costs(options.cost)
-    table = markdown(found, measured)
+    table = markdown(found)
     print(table, end="")
     # Rows without runs have no parameters, and JSON has no nan
     plain = {name: outcome._asdict() for name, outcome in found.items() if outcome.bleu or outcome.errors}
     for figures in plain.values():
         figures["parameters"] = None if math.isnan(figures["parameters"]) else figures["parameters"]
-    for name, cost in (measured or {}).items():
-        plain.setdefault(name, {})["cost"] = cost._asdict()
     harness.write(options.out, "ablation", plain, table)
     return 0
 

@@ -5,7 +5,7 @@
 
 It keeps the settings and results of each run, translations of its test sets, and the rows of metrics.csv that make its
 curves. Absolute paths are cut to their last two parts. A kept run compares like the original, but without p values:
-these need the sources and references, which belong to the corpus (`benchmarks.restore_runs`).
+these need the sources and references, test.src and test.ref, which belong to the corpus.
 """
 
 from __future__ import annotations

@@ -11,14 +11,14 @@ import torch
 from benchmarks.gpu.records import LEFT_OUT
 from benchmarks.kernels.__main__ import failures, run_sections
 from benchmarks.kernels.session import Session, plain
-from benchmarks.kernels.shapes import CHECKED, MAIN, TOLERANCE, Shape, Sizes, checked_cases, cpu_sizes, gpu_sizes
+from benchmarks.kernels.shapes import MAIN, Shape, Sizes, cpu_sizes, gpu_sizes
 
 if TYPE_CHECKING:
     from benchmarks.gpu.part import PartJob
 
 # As many tokens as MAIN has, in sentences of the trained length.
 SHORT = MAIN._replace(batch=MAIN.tokens // 27, length=27)
-SECTIONS = {"kernels": ("device", "correctness", "timings", "layers"), "tune": ("device", "tune")}
+SECTIONS = {"kernels": ("device", "timings", "layers"), "tune": ("device", "tune")}
 
 
 def run(job: PartJob) -> None:
@@ -54,11 +54,6 @@ class _Saved(Session):
         found = plain(self.result)
         for name in ("timings", "layers", "tune"):
             found[name] = [row for row in found.get(name, []) if row["error"] != "not importable"]
-        # Of hundreds of cases, the passed ones are counted and the others are listed
-        cases = found.pop("correctness", None)
-        if cases is not None:
-            found["checked"] = len(cases)
-            found["wrong"] = [case for case in cases if not case["passed"]]
         self.job.save(**found)
 
 
@@ -80,17 +75,12 @@ def goal_sizes() -> Sizes:
         SHORT._replace(glu=True),
     ]
     lengths = (64, 1024, 4096, 16384)
-    # Sentences of one tile (16, 32 or 64 positions) have separate kernels
-    dtypes, short = list(TOLERANCE), [CHECKED._replace(length=length) for length in (1, 27, 64)]
-    tiles = [case for shape in short for case in checked_cases(dtypes, shape, quick=True) if not case.chunk]
-    return sizes._replace(shapes=shapes, layer_lengths=lengths, cases=[*sizes.cases, *tiles])
+    return sizes._replace(shapes=shapes, layer_lengths=lengths)
 
 
 def tiny_sizes() -> Sizes:
     """Return sizes for Triton's interpreter in a rehearsal."""
-    sizes = cpu_sizes("triton", [])
-    # A case of each operator and of the decoding steps
-    few = {case.op: case for case in sizes.cases}
+    sizes = cpu_sizes([])
     # The default and one candidate
     sweep = (*((values[0],) for values in sizes.sweep),)
-    return sizes._replace(shapes=sizes.shapes[:1], cases=list(few.values()), layer_lengths=(4,), sweep=sweep)
+    return sizes._replace(shapes=sizes.shapes[:1], layer_lengths=(4,), sweep=sweep)

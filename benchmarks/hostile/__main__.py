@@ -22,7 +22,7 @@ from benchmarks.hostile import processes
 
 # One module for each kind, and its share of the attempts.
 KINDS = {
-    "settings": 27, "options": 22, "checkpoints": 20, "corpora": 9, "caches": 4, "input": 15, "interruptions": 3,
+    "settings": 27, "options": 22, "checkpoints": 20, "input": 15, "interruptions": 3,
 }  # fmt: skip
 
 

@@ -147,19 +147,6 @@ def _states(work: Path) -> list[Path]:
     return [*(work / "runs").glob("*/checkpoints/last.ckpt")] or [*work.glob("*/*/checkpoints/last.ckpt")]
 
 
-def same_weights(expected: Path, work: Path) -> str:
-    """Return the fault of the one run in `work`/runs, such as other weights than `expected`, or ""."""
-    import torch
-
-    wrong = check_run(work)
-    if wrong:
-        return wrong
-    (path,) = _states(work)
-    one, other = (torch.load(file, weights_only=True)["state_dict"] for file in (expected, path))
-    different = [name for name in one if name not in other or not torch.equal(one[name], other[name])]
-    return f"trained other weights: {different[0]}" if different else ""
-
-
 def same_files(expected: Path, folder: Path) -> str:
     """Return the differences between two prepared caches, or ""."""
     one, other = (

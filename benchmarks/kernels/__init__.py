@@ -1,1 +1,1 @@
-"""Benchmark of the GPU kernels of LightConv and DynamicConv: correctness, and speed next to other implementations."""
+"""Benchmark of the GPU kernels of LightConv and DynamicConv: speed next to other implementations."""

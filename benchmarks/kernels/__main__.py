@@ -32,7 +32,6 @@ import torch
 from benchmarks.kernels import tables
 from benchmarks.kernels.ahead import compile_ahead
 from benchmarks.kernels.convolutions import decode_section, timings_section
-from benchmarks.kernels.correctness import correctness_section
 from benchmarks.kernels.device import device_section
 from benchmarks.kernels.layers import WITH_CUDNN, layers_section
 from benchmarks.kernels.session import Session, reason
@@ -59,7 +58,6 @@ class Measurement(NamedTuple):
 
 SECTIONS = {
     "device": Measurement(device_section, 1, tables.device_lines),
-    "correctness": Measurement(correctness_section, 6, tables.correctness_lines),
     "timings": Measurement(timings_section, 8, tables.timing_lines),
     "layers": Measurement(layers_section, 4, tables.layer_lines),
     "decode": Measurement(
@@ -135,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     session = Session(
         device=torch.device(options.device, 0) if on_gpu else torch.device("cpu"),
         ours=ours,
-        sizes=gpu_sizes(options.quick, options.taps) if on_gpu else cpu_sizes(ours, options.taps),
+        sizes=gpu_sizes(options.quick, options.taps) if on_gpu else cpu_sizes(options.taps),
         out=options.out,
         sections=options.sections,
         result={"date": datetime.date.today().isoformat(), "seconds": {}, "errors": [], "left_out": [], "log": []},
@@ -151,9 +149,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def failures(result: dict[str, Any]) -> list[str]:
     """List the reasons for exit status 1: sections that failed, wrong results, and rows of our code with an error."""
     found = list(result["errors"])
-    if "correctness" in result:
-        found += [f"correctness: {tables.failure(one)}" for one in result["correctness"] if not one.passed]
-        found += [] if result["correctness"] else ["correctness: nothing was checked"]
     for name in ("timings", "layers", "decode", "tune"):
         ours = [row for row in result.get(name, []) if row.way.startswith(OURS) and row.op != WITH_CUDNN]
         found += [f"{name}: {row.op} {row.direction}, {row.shape}: {row.error}" for row in ours if row.error]

@@ -15,7 +15,6 @@ from contextlib import nullcontext
 import torch
 
 from benchmarks.kernels.convolutions import calls_of
-from benchmarks.kernels.correctness import check
 from benchmarks.kernels.inputs import draw
 from benchmarks.kernels.session import Session
 from benchmarks.kernels.shapes import OPS, PASSES, Shape, timed_pairs
@@ -48,9 +47,6 @@ def jobs_ahead(session: Session) -> list[Precompile]:
     """List the launches that the sections will compile, once each."""
     jobs: dict[object, Precompile] = {}
     sizes = session.sizes
-    if "correctness" in session.sections:
-        # Keys make jobs unique: sections that launch the same kernel compile it once
-        jobs |= {case: functools.partial(check, case) for case in sizes.cases}
     if "timings" in session.sections:
         for op, shape in timed_pairs(sizes.shapes):
             # A backward call compiles the forward kernel as well

@@ -8,8 +8,8 @@ import math
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
-from benchmarks.kernels.correctness import relative_error
 from benchmarks.kernels.inputs import Inputs, draw, places, random_step
 from benchmarks.kernels.session import Row, Session, guarded
 from benchmarks.kernels.shapes import OPS, PASSES, minimal_bytes, timed_pairs
@@ -82,6 +82,17 @@ def disagreement(prepared: Prepared, inputs: Inputs, row: Row) -> str:
     error = max(relative_error(one.detach(), two.detach()) for one, two in zip(found, wanted, strict=True))
     # Both results are in bf16: two roundings of 2^-9, and sums in different orders
     return "" if error < 2e-2 else f"differs from the torch path by {error:.1e}"
+
+
+def relative_error(found: Tensor, wanted: Tensor) -> float:
+    """Return |found - wanted| / |wanted|, NaN if any element is NaN.
+
+    Where `wanted` is 0 up to rounding, the error is relative to elements of size 1. An example is the gradient of a
+    softmax over one tap.
+    """
+    difference, size = float((found.double() - wanted.double()).norm()), float(wanted.double().norm())
+    one = wanted.numel() ** 0.5
+    return difference / (size if size > 1e-9 * one else one)
 
 
 @guarded

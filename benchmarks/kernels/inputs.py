@@ -23,13 +23,11 @@ class Inputs(NamedTuple):
         x: (B, T, C), or (B, T, 2 C) with a GLU.
         kernel: Logits (B, T, H, K) of DynamicConv or weights (H, K) of LightConv.
         keep: Keep words of DropConnect.
-        end: Position after the last real one.
     """
 
     x: Tensor
     kernel: Tensor
     keep: Tensor | None
-    end: Tensor | None = None
 
 
 def places(op: str, shape: Shape) -> tuple[int, ...]:
@@ -37,31 +35,22 @@ def places(op: str, shape: Shape) -> tuple[int, ...]:
     return (shape.batch, shape.length, shape.heads) if op == "dynamicconv" else (shape.heads,)
 
 
-def draw(op: str, shape: Shape, dtype: torch.dtype, device: torch.device, *, autocast: bool = True) -> Inputs:
-    """Draw random inputs; autocast leaves LightConv's weights, the result of a softmax, in float32."""
+def draw(op: str, shape: Shape, dtype: torch.dtype, device: torch.device) -> Inputs:
+    """Draw random inputs; LightConv's weights, the result of a softmax, are in float32, as under autocast."""
     # A GLU halves the channels that it reads
     width = shape.channels * (2 if shape.glu else 1)
     x = torch.randn(shape.batch, shape.length, width, device=device, dtype=dtype)  # (B, T, C or 2 C)
     keep = keep_words(places(op, shape), shape.taps, shape.drop, device=device) if shape.drop else None
     kernel = torch.randn(*places(op, shape), shape.taps, device=device)  # (B, T, H, K) or (H, K)
-    if op == "lightconv":
-        kernel = kernel.softmax(-1)
-    return Inputs(x, kernel if op == "lightconv" and autocast else kernel.to(dtype), keep)
+    return Inputs(x, kernel.softmax(-1) if op == "lightconv" else kernel.to(dtype), keep)
 
 
-def ragged(inputs: Inputs) -> Inputs:
-    """Set ends of the sentences: in turn, they fill the row, end in its middle, have one position, and are empty."""
-    batch, length = inputs.x.shape[:2]
-    ends = torch.tensor([length, length // 2 + 1, 1, 0], device=inputs.x.device)
-    return inputs._replace(end=ends.repeat(-(-batch // 4))[:batch])  # (B,)
-
-
-def convolve(op: str, inputs: Inputs, shape: Shape, backend: str, *, causal: bool = True) -> Tensor:
+def convolve(op: str, inputs: Inputs, shape: Shape, backend: str) -> Tensor:
     """Call our operator on a backend."""
-    rest = {"end": inputs.end, "keep": inputs.keep, "keep_prob": keep_probability(shape.drop)}
+    rest = {"keep": inputs.keep, "keep_prob": keep_probability(shape.drop)}
     if op == "dynamicconv":
-        return dynamicconv(inputs.x, inputs.kernel, causal=causal, backend=backend, **rest)
-    return lightconv(inputs.x, inputs.kernel, causal=causal, glu=shape.glu, backend=backend, **rest)
+        return dynamicconv(inputs.x, inputs.kernel, causal=True, backend=backend, **rest)
+    return lightconv(inputs.x, inputs.kernel, causal=True, glu=shape.glu, backend=backend, **rest)
 
 
 def with_gradients(inputs: Inputs) -> tuple[Inputs, list[Tensor]]:

@@ -6,12 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
-
 OPS = ("dynamicconv", "lightconv")
 PASSES = ("forward", "backward")
-# Allowed relative error by norm of each type: several times the rounding error of a result in that type.
-TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-3}
 
 
 class Shape(NamedTuple):
@@ -40,33 +36,13 @@ MAIN = Shape(64, 1024, 1024, 16, 31)
 TRAINED_LENGTH = 28
 # Required shares of the roofline on an H200, by direction and length
 FLOORS = {("forward", 1024): 0.60, ("backward", 1024): 0.45, ("forward", 27): 0.55, ("backward", 27): 0.40}
-# Lengths of comparisons: several tiles, the last one partial
-CHECKED = Shape(4, 131, 256, 4, 31)
 QUICK_SWEEP = ((16, 32), (64,), (4,), (1, 4), (2,))
-
-
-class Case(NamedTuple):
-    """One check of an operator or its decoding step.
-
-    `ragged` sets an end for each sentence. `autocast` leaves LightConv's weights, the result of a softmax, in
-    float32. `chunk` makes every program work through this many consecutive tiles, as in much larger batches; with 0
-    the operator decides.
-    """
-
-    op: str
-    dtype: torch.dtype
-    shape: Shape
-    causal: bool
-    ragged: bool
-    autocast: bool = False
-    chunk: int = 0
 
 
 class Sizes(NamedTuple):
     """Amounts of all measurements; the defaults are for a GPU."""
 
     shapes: list[Shape]
-    cases: list[Case]
     tuned: list[Shape]
     # Candidates for tiles, columns, warps, chunks and stages
     sweep: tuple[Sequence[int], ...] = ((16, 32, 64), (32, 64), (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 2, 3))
@@ -83,21 +59,17 @@ class Sizes(NamedTuple):
 
 def gpu_sizes(quick: bool, taps: Sequence[int]) -> Sizes:
     """Return sizes whose measurements take less than eight minutes on an H200."""
-    cases = checked_cases(list(TOLERANCE), CHECKED, quick)
     short = MAIN._replace(batch=MAIN.tokens // TRAINED_LENGTH, length=TRAINED_LENGTH)
     tuned = [shape._replace(taps=k) for k in taps or (31, 15, 7, 3, 63) for shape in (MAIN, short)]
-    sizes = Sizes(timed_shapes(quick), with_steps(cases), tuned)
+    sizes = Sizes(timed_shapes(quick), tuned)
     return sizes._replace(sweep=QUICK_SWEEP, layer_lengths=(256, 1024), seconds=0.05) if quick else sizes
 
 
-def cpu_sizes(ours: str, taps: Sequence[int]) -> Sizes:
+def cpu_sizes(taps: Sequence[int]) -> Sizes:
     """Return tiny shapes, which only test the script."""
     tiny = Shape(1, 20, 32, 2, 7)
-    # bfloat16 is left out, since Triton's interpreter truncates it instead of rounding
-    dtypes = [torch.float32, torch.float16] if ours == "triton" else [torch.float32]
     return Sizes(
         shapes=[tiny, tiny._replace(drop=0.1), tiny._replace(glu=True)],
-        cases=with_steps(checked_cases(dtypes, tiny._replace(batch=4), quick=True)[::3]),
         tuned=[tiny._replace(taps=k) for k in taps or (7,)],
         sweep=QUICK_SWEEP,
         layer=tiny,
@@ -126,43 +98,6 @@ def timed_shapes(quick: bool) -> list[Shape]:
     ]
     # The most important shapes come first, since the budget may end early
     return [*grid[:4], short, *options, *grid[4:], short._replace(taps=7), MAIN._replace(taps=7, glu=True)]
-
-
-def checked_cases(dtypes: Sequence[torch.dtype], shape: Shape, quick: bool) -> list[Case]:
-    """List checks: every type and width, without and with all options; then combinations, head sizes and lengths."""
-    cases = []
-    for op, dtype in itertools.product(OPS, dtypes):
-        for taps in (3, 7, 31) if quick else (1, 3, 6, 7, 15, 31, 63):
-            plain = shape._replace(taps=taps)
-            full = plain._replace(drop=0.1, glu=op == "lightconv")
-            cases += [Case(op, dtype, plain, True, False), Case(op, dtype, full, False, True, True)]
-        # Kernels that work in chunks, with all options on
-        for taps, chunk in ((7, 3), (31, 2)) if quick else ((7, 3), (15, 16), (18, 2), (31, 3), (63, 4)):
-            full = shape._replace(taps=taps, drop=0.1, glu=op == "lightconv")
-            cases.append(Case(op, dtype, full, False, True, True, chunk))
-    if quick:
-        return cases
-    for op, dtype in itertools.product(OPS, dtypes[-1:]):
-        gates = (False, True) if op == "lightconv" else (False,)
-        flags = itertools.product((3, 31), (True, False), (0.0, 0.1), (False, True), gates)
-        for taps, causal, drop, ragged, glu in flags:
-            cases.append(Case(op, dtype, shape._replace(taps=taps, drop=drop, glu=glu), causal, ragged, True))
-        # Heads of 8 to 256 channels, and sentences shorter than the kernel, of one token, and long
-        for width, length in ((8, 131), (40, 131), (128, 131), (256, 131), (64, 5), (64, 1), (64, 1024)):
-            other = shape._replace(length=length, channels=2 * width, heads=2, taps=31)
-            cases.append(Case(op, dtype, other, True, False, True))
-    # Without duplicates, in order
-    return list(dict.fromkeys(cases))
-
-
-def with_steps(cases: list[Case]) -> list[Case]:
-    """Append a decoding step for each of the plain causal cases."""
-    plain = [
-        case
-        for case in cases
-        if not case.chunk and case.causal and not (case.ragged or case.shape.glu or case.shape.drop)
-    ]
-    return cases + [case._replace(op=f"{case.op}_step") for case in plain]
 
 
 def timed_pairs(shapes: Sequence[Shape]) -> list[tuple[str, Shape]]:

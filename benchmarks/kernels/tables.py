@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.kernels.correctness import Check
 from benchmarks.kernels.layers import ATTENTION
-from benchmarks.kernels.session import Row, type_name
-from benchmarks.kernels.shapes import PASSES, TOLERANCE, Shape
+from benchmarks.kernels.session import Row
+from benchmarks.kernels.shapes import PASSES, Shape
 from seq2seq.kernels.launch_config import Config
 
 
@@ -47,32 +46,6 @@ def number(value: float, form: str = ",.1f") -> str:
 def device_lines(facts: dict[str, Any]) -> list[str]:
     """Format the description of the machine."""
     return table(("device", ""), ((k, number(v) if isinstance(v, float) else v) for k, v in facts.items()))
-
-
-def correctness_lines(checks: list[Check]) -> list[str]:
-    """Format the worst error per operator and type, then every failure."""
-    rows = []
-    for op, dtype in dict.fromkeys((one.case.op, one.case.dtype) for one in checks):
-        group = [one for one in checks if (one.case.op, one.case.dtype) == (op, dtype)]
-        errors = [[one.errors[name] for one in group if name in one.errors] for name in ("y", "dx", "dkernel")]
-        worst = [number(max(found, default=math.nan), ".1e") for found in errors]
-        same, passed = (
-            f"{sum(flags)}/{len(group)}" for flags in zip(*((c.repeats, c.passed) for c in group), strict=True)
-        )
-        rows.append((op, type_name(dtype), *worst, same, passed))
-    head = ("op", "type", "y", "dx", "dlogits or dweights", "same bits twice", "passed")
-    limits = ", ".join(f"{type_name(dtype)} {limit:.0e}" for dtype, limit in TOLERANCE.items())
-    lines = [f"Worst relative error by norm against float64; limits {limits}.", "", *table(head, rows)]
-    return lines + [f"- FAILED {failure(one)}" for one in checks if not one.passed] + [""]
-
-
-def failure(one: Check) -> str:
-    """Describe a failed check in one line."""
-    case, errors = one.case, ", ".join(f"{name} {value:.1e}" for name, value in one.errors.items())
-    setting = f"{'causal' if case.causal else 'same'}{', ragged' if case.ragged else ''}"
-    setting += f", chunks of {case.chunk}" if case.chunk else ""
-    found = one.error or f"{errors}, {'same bits' if one.repeats else 'OTHER BITS'} twice"
-    return f"{case.op}, {type_name(case.dtype)}, {case.shape}, {setting}: {found}"
 
 
 def timing_lines(rows: list[Row], title: str = "bf16, causal") -> list[str]:

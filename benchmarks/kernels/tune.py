@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.kernels.convolutions import calls_of
-from benchmarks.kernels.correctness import relative_error
+from benchmarks.kernels.convolutions import calls_of, relative_error
 from benchmarks.kernels.inputs import draw
 from benchmarks.kernels.session import Row, Session, guarded
 from benchmarks.kernels.shapes import OPS, PASSES, Shape, Sizes

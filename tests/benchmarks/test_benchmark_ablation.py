@@ -115,31 +115,6 @@ def test_the_table_of_two_sweeps(tmp_path, capsys):
     assert "aan" not in plain
 
 
-@pytest.mark.slow
-def test_cost_is_measured_next_to_quality(tmp_path, capsys, monkeypatch):
-    """FLOPs are counted for each row; speeds are divided by the first row's, as the paper's are."""
-    monkeypatch.setattr(ablation, "SHAPE", (2, 5))
-    monkeypatch.setattr(ablation, "ROWS", [row for row in ROWS if row.name in ("attention", "cnn", "glu")])
-    out = tmp_path / "out"
-    sizes = [
-        "model.dim=16",
-        "model.ffn_dim=16",
-        "model.num_heads=2",
-        "model.encoder_layers=4",
-        "model.decoder_layers=4",
-    ]
-    assert ablation.main(["--out", str(out), "--cost", *sizes]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    first, cnn, glu = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:5])
-    assert first == ["self-attention", "1.00", "1.00", "1.00", "1.00"]
-    assert cnn[-1] == "1.31"
-    assert glu[-1] == ""
-    cost = json.loads((out / "ablation.json").read_text("utf-8"))["cnn"]["cost"]
-    assert float(cnn[1]) == pytest.approx(cost["flops"] / ablation.costs(sizes, 1)["attention"].flops, abs=0.005)
-    with pytest.raises(SystemExit):
-        ablation.main([])
-
-
 @pytest.mark.parametrize(
     ("ours", "p", "theirs", "expected"),
     [

@@ -572,24 +572,12 @@ def test_inspect_names_patches_and_draws_centers(run, drawn, tmp_path):
     assert (len(names), names[0], names[12], names[-1]) == (48, "1,1", "2,1", "4,12")
 
 
-def test_the_table_and_the_figure_of_finished_runs(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["images", str(run), "--figure", str(tmp_path / "centers.png")])
-    images.main()
+def test_the_table_of_finished_runs(run, capsys):
+    images.main([str(run)])
     row = [cell.strip() for cell in capsys.readouterr().out.split("\n")[2].split("|")]
     assert row[1] == "few"
     assert row[6] == "4"
-    assert Image.open(tmp_path / "centers.png").width > 300
     assert [images.distance(*pair) for pair in (("", "abc"), ("reads", "reads"), ("kitten", "sitting"))] == [3, 0, 3]
-    trained, made = (
-        model.state_dict()
-        for model in (checkpoint.load(run / "checkpoints/best.safetensors").model, images.untrained(run))
-    )
-    places = next(name for name in made if name.endswith("centers"))
-    assert 0 < (trained[places] - made[places]).abs().max() < 0.1  # four updates move a center, but not far
-    ways = images.progress(run)
-    assert all(len(way) == 2 + len(list((run / "checkpoints").glob("step-*.safetensors"))) > 2 for way in ways)
-    assert torch.equal(ways[0][0], made["encoder.layers.0.mix.f.centers"])
-    assert torch.equal(ways[0][-1], trained["encoder.layers.0.mix.f.centers"])
 
 
 def test_maps_over_an_image():
