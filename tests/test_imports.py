@@ -167,7 +167,8 @@ def loaded(*modules):
     for module in modules:
         __import__(f"seq2seq.{module}")
     return {name.split(".")[0] for name in sys.modules}
-heavy = {"torch", "lightning", "pytorch_lightning", "datasets", "hydra", "sacrebleu", "sentencepiece", "matplotlib"}
+heavy = {"torch", "lightning", "pytorch_lightning", "datasets", "hydra", "sacrebleu", "sentencepiece", "numpy"}
+heavy |= {"matplotlib"}
 commands = ("translate", "score", "compare", "average", "convert", "distill", "inspect", "draw", "export", "serve")
 commands += ("shortlist", "__main__")
 light = loaded(*commands, "system.files", "system.resources", "options.command_line", "options.translation") & heavy

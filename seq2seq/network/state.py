@@ -384,9 +384,9 @@ def rebuild(tree: Tree, parts: Iterable[Tensor | Cache]) -> Tree:
     if not isinstance(tree, list | tuple):
         return cast("Tree", next(rest))
     inner = [rebuild(part, rest) for part in tree]
-    # NamedTuples are rebuilt as their own type, by position
     make = cast("Callable[..., Tree]", type(tree))
-    return cast("Tree", inner) if isinstance(tree, list) else make(*inner)
+    # NamedTuples take their fields by position
+    return make(*inner) if hasattr(make, "_fields") else make(inner)
 
 
 def shared_ancestries(parts: Sequence[Tensor | Cache]) -> tuple[list[Ancestry], list[int]]:

@@ -27,6 +27,8 @@ _GAIN = 1.1
 # Rounds with one thread and with all threads alternate, so that other work on the machine affects both alike. A round
 # takes _ROUND_SECONDS, or one update if that is longer. After _LIMIT seconds, no further round begins.
 _ROUNDS, _ROUND_SECONDS, _LIMIT = 3, 0.25, 2.0
+# On a machine so busy that one thread waits longer than it computes, an update with all threads may take minutes.
+_BUSY = 2.0
 # Torch reads this variable when it is imported, and Lightning when it starts processes.
 _VARIABLE = "OMP_NUM_THREADS"
 # Assumed length of a typical sentence of a stream, whose lengths are unknown before it is read.
@@ -69,30 +71,38 @@ def measure_threads(rehearse: Callable[[], Rehearsal], shape: tuple[int, int, in
     del rehearsal
     gc.collect()
     count = choose(rates)
+    more = max(rates)
+    text = f", with {more}: {rates[more]:.3g}" if more > 1 else "; other programs keep the cores busy"
     log.info(
-        "updates a second with 1 thread: %.3g, with %d: %.3g (measured in %.1f s; trainer.threads=%d skips this)",
-        rates[1], max(rates), rates[max(rates)], time.monotonic() - began, count,
+        "updates a second with 1 thread: %.3g%s (measured in %.1f s; trainer.threads=%d skips this)",
+        rates[1], text, time.monotonic() - began, count,
     )  # fmt: skip
     return count
 
 
 def measure_rates(update: Callable[[], object], counts: Sequence[int]) -> dict[int, float]:
-    """Return the updates per second with each number of threads, the medians of a few short rounds."""
+    """Return the updates per second with each number of threads, the medians of a few short rounds.
+
+    If the first number, 1, shows that the machine is busy, no other number is tried.
+    """
     began = time.perf_counter()
-    update()  # prepares kernels
-    seconds: dict[int, list[float]] = {count: [] for count in counts}
+    with use_threads(counts[0]):
+        update()  # prepares kernels
+    seconds: dict[int, list[float]] = {}
     for number in range(_ROUNDS):
         if number and time.perf_counter() - began > _LIMIT:
             break
         for count in counts:
             with use_threads(count):
-                start = time.perf_counter()
+                start, computed = time.perf_counter(), time.process_time()
                 passed = updates = 0.0
                 while not updates or passed < _ROUND_SECONDS:
                     update()
                     updates += 1
                     passed = time.perf_counter() - start
-            seconds[count].append(passed / updates)
+            seconds.setdefault(count, []).append(passed / updates)
+            if count == 1 and passed > _BUSY * (time.process_time() - computed):
+                return {count: 1 / seconds[count][-1]}
     return {count: 1 / statistics.median(values) for count, values in seconds.items()}
 
 

@@ -105,11 +105,12 @@ def test_training_is_refused_where_hydra_is_older_than_python(python, hydra, run
 
 # Each command in one process, in the folder of a checkpoint tiny.safetensors
 BARE = """
-import os, signal, threading, time
+import os, signal, sys, threading, time
 from seq2seq import Translator, average, convert, export, inspect, score, serve, translate
 ckpt = ["--ckpt", "tiny.safetensors"]
 assert len(Translator.load("tiny.safetensors").translate(["a b"])) == 1
 assert translate.main([*ckpt, "--input", "in.txt", "--output", "out.txt"]) in (0, 1)
+assert "sacrebleu" not in sys.modules
 assert score.main(["--hypotheses", "out.txt", "--references", "in.txt"]) == 0
 assert score.main([*ckpt, "--forced-decoding", "in.txt", "in.txt"]) == 0
 assert score.main([*ckpt, "--data", "named.yaml"]) in (0, 1)

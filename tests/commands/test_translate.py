@@ -88,22 +88,6 @@ def spawn(*options: object, **pipes) -> subprocess.Popen:
 # The command before any work.
 
 
-@pytest.mark.slow
-def test_help_imports_nothing_heavy_and_translation_only_what_it_needs(ckpt, tmp_path):
-    program = f"""
-import sys
-from seq2seq import translate
-def heavy(*names): return [n for n in names if n in sys.modules]
-try: translate.main(["--help"])
-except SystemExit: pass
-assert not heavy("torch", "numpy", "sentencepiece", "lightning", "datasets", "hydra", "sacrebleu"), heavy("torch")
-open({str(tmp_path / "in")!r}, "w").write("der Hund geht.\\n")
-assert translate.main(["--ckpt", {str(ckpt)!r}, "--input", {str(tmp_path / "in")!r}, "--output", "/dev/null"]) == 0
-assert not heavy("lightning", "pytorch_lightning", "datasets", "hydra", "omegaconf", "sacrebleu", "pandas")
-"""
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import json
 import lzma
 import os
@@ -20,9 +19,7 @@ from seq2seq import checkpoint, score, translate
 from seq2seq.data.text_files import read_lines
 from seq2seq.inference import onnx_model
 from seq2seq.inference.description import write_description
-from seq2seq.inference.line_stream import LineStream
 from seq2seq.inference.translator import Translator
-from seq2seq.settings.search import SearchSettings
 
 # The others are read and written in data/test_text_files.py
 REPRESENTATIVE = {"test_compressed_text_is_translated_as_the_text": {"gz", "zst"}}
@@ -142,19 +139,6 @@ def test_prefixes_and_phrases_have_as_many_lines_as_the_input(folder, ckpt, caps
         writer.join()
         assert capsys.readouterr().err.endswith(f"error: {error}\n")
     assert not (folder / "out").exists()
-
-
-def test_a_stream_ends_with_its_prefixes_and_phrases(ckpt):
-    translator = Translator.load(ckpt, settings=SearchSettings(beam_size=1, max_len_extra=3), device="cpu")
-    for more in (b"", b"\n"):
-        given = {"prefixes": io.BytesIO(b"the\na\nI\n"), "phrases": io.BytesIO(b"\n\n\n" + more)}
-        stream = LineStream(translator=translator, format="text", warn=print, line_files=given)
-        source = io.BytesIO("\n".join(LINES).encode())
-        if more:
-            with pytest.raises(ValueError, match="has more than 3 lines, and the input has 3"):
-                stream.run(source, io.BytesIO())
-        else:
-            stream.run(source, io.BytesIO())
 
 
 @pytest.fixture

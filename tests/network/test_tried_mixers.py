@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from seq2seq.mixers.attention import Attention, CrossAttention
 from seq2seq.mixers.average import Average
 from seq2seq.mixers.lightconv import LightConv
+from seq2seq.mixers.past import Sums
 from seq2seq.network.conformance import try_mixer, try_mixers
 
 
@@ -68,6 +69,17 @@ class OwnState(Average):
         return self.out(self.total / (position[:, None] + 1)), state
 
 
+class TupleState(Average):
+    """A state that is a plain tuple."""
+
+    def empty_state(self, batch_size, max_len, *, device=None, dtype=None):
+        return tuple(super().empty_state(batch_size, max_len, device=device, dtype=dtype))
+
+    def step(self, x, state, position):
+        y, state = super().step(x, Sums(*state), position)
+        return y, tuple(state)
+
+
 class Unregistered(Average):
     """A layer that no optimizer sees."""
 
@@ -123,6 +135,10 @@ class FoldedWrongly(CrossAttention):
 def test_a_wrong_mixer_is_named(mixer, causal, key):
     with pytest.raises(ValueError, match=f"^mixer.slot: {key}"):
         try_mixer(mixer(dim=8, causal=causal), "mixer.slot")
+
+
+def test_a_state_may_be_a_plain_tuple():
+    try_mixer(TupleState(dim=8, causal=True))
 
 
 def test_a_cross_mixer_that_reads_padding_is_named():

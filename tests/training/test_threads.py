@@ -78,14 +78,31 @@ def test_rates_are_medians_of_alternating_rounds(monkeypatch, two_threads):
         now[0] += 100.0 if len(seen) == 3 else 1 / torch.get_num_threads()
 
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "process_time", lambda: now[0])
     monkeypatch.setattr(threads, "_LIMIT", 1000.0)
     rates = threads.measure_rates(update, (1, 2))
-    assert seen == [2, *([1, 2] * 3)]
+    assert seen == [1, *([1, 2] * 3)]
     assert rates == {1: 1.0, 2: 2.0}, "one slow round of three changes nothing"
     seen.clear()
     monkeypatch.setattr(threads, "_LIMIT", 1.0)
     threads.measure_rates(update, (1, 2))
     assert len(seen) == 3, "no round begins after the limit"
+
+
+def test_all_threads_are_not_tried_on_a_busy_machine(monkeypatch, two_threads, caplog):
+    caplog.set_level("INFO")
+    seen: list[int] = []
+    now = [0.0]
+
+    def update(*_: int) -> None:
+        seen.append(torch.get_num_threads())
+        now[0] += 1.0
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "process_time", lambda: now[0] / 3)
+    assert threads.measure_threads(lambda: SimpleNamespace(update=update), (3, 4, 6)) == 1  # type: ignore[arg-type, return-value]
+    assert seen == [1, 1]
+    assert "busy" in caplog.text
 
 
 def test_measuring_leaves_no_trace(monkeypatch, two_threads, caplog):
