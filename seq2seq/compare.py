@@ -59,28 +59,30 @@ def _parser() -> Parser:
     add("--resamples", dest="samples", type=count, default=10_000, metavar="N", help="bootstrap resamples (10000)")
     text = "BLEU by which groups may differ and still count as equivalent (0.5)"
     add("--margin", type=number(0.001, 100), default=0.5, metavar="BLEU", help=text)
-    text = "tell what N seeds would show, given the standard deviation seen"
+    text = "report what N seeds would show, given the observed standard deviation"
     add("--plan", type=whole_number(2, 1000), metavar="N", help=text)
-    text = "a further test set, whose translations are NAME.hyp in the runs' folders: by itself, and all as one corpus"
+    text = "another test set, with translations NAME.hyp in the runs' folders; scored alone, and all sets as one corpus"
     add("--set", dest="sets", type=_named_set, action="append", default=[], metavar="NAME=PREFIX", help=text)
-    text = "score with COMET, too, in the environment of this interpreter (whose requirements exclude this one's)"
+    text = "also score with COMET, run by this Python interpreter (COMET needs its own environment)"
     add("--comet-python", type=nonempty, metavar="PATH", help=text)
     text = "COMET's model, a name or a checkpoint (Unbabel/wmt22-comet-da)"
     add("--comet-model", type=nonempty, default="Unbabel/wmt22-comet-da", metavar="NAME", help=text)
     text = "write comparison.md, comparison.csv and comparison-differences.csv there"
     add("--out", type=nonempty, metavar="DIR", help=text)
-    text = "and comparison.png and comparison.svg; of several tables, comparison-1.png and so on"
+    text = "also write comparison.png and comparison.svg; for several tables comparison-1.png and so on"
     add("--figure", action="store_true", help=text)
     text = "x axis of the figure (time); cpu where runs shared a machine, updates where machines differed"
     add("--against", choices=("time", "cpu", "updates"), default="time", help=text)
-    text = "test BLEU by source length, too: 1 to N words, N + 1 to 2 N, and so on (characters where nothing is spaced)"
+    text = (
+        "also report BLEU by source length: 1 to N words, N + 1 to 2 N, and so on (characters in text without spaces)"
+    )
     add("--by-length", type=whole_number(1, 1000), metavar="N", help=text)
-    text = "BLEU by the values of a setting, too, such as optim.peak_lr or data.limit"
+    text = "also report BLEU by the values of a setting, such as optim.peak_lr or data.limit"
     add("--by", type=nonempty, metavar="SETTING", help=text)
     text = "a setting in which runs of one row may differ, such as trainer.precision; may be given again"
     add("--ignore", type=nonempty, action="append", default=[], metavar="SETTING", help=text)
     add("--watch", action="store_true", help="follow a sweep: report at once when a job ends or fails")
-    add("--interval", type=positive, default=2, metavar="SECONDS", help="between two looks (2)")
+    add("--interval", type=positive, default=2, metavar="SECONDS", help="time between two checks of --watch (2)")
     return parser
 
 
@@ -109,10 +111,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"--set {why}")
     names = [name for name, _ in options.sets]
     if twice := [name for name in names if names.count(name) > 1]:
-        parser.error(f"--set {twice[0]} is given twice; each set needs a name of its own")
+        parser.error(f"--set {twice[0]} is given twice; each set needs its own name")
     for name, needed in (("against", "figure"), ("interval", "watch"), ("comet_model", "comet_python")):
         if not getattr(options, needed):
-            parser.refuse(options, (name,), f"goes with {option_name(needed)}")
+            parser.refuse(options, (name,), f"needs {option_name(needed)}")
     return exit_status(lambda: _run(options))
 
 

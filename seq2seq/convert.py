@@ -42,7 +42,7 @@ def _parser() -> Parser:
     text = "checkpoint to write, a .safetensors file; or a folder, for model.safetensors in it"
     add("--out", required=True, type=nonempty, metavar="PATH", help=text)
     add("--from", dest="family", choices=FAMILIES, help="family of the model (default: recognized by its files)")
-    text = "source language; of a model with several, the default one (default: as the folder tells)"
+    text = "source language; the default one if the model has several (default: read from the folder)"
     add("--src-lang", type=nonempty, metavar="LANG", help=text)
     text = "target language, likewise"
     add("--tgt-lang", type=nonempty, metavar="LANG", help=text)

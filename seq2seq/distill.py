@@ -38,10 +38,10 @@ empty lines too, unless the teacher reads context: there, a blank line ends a do
 options of seq2seq.translate, such as --beam-size 1 or --max-tokens 8000.
 
 Words such as optim.lr=1e-3 are settings of seq2seq.train: with at least one of them, a student is trained on the corpus
-(data=files data.train=OUTPUT, the teacher's languages, and resume=auto, unless given). A mixer of the teacher itself is
-replaced by init_from=TEACHER mixer/self@mixer.decoder=lightconv.
+(data=files data.train=OUTPUT, the teacher's languages, and resume=auto, unless given). To start
+from the teacher and replace a mixer, give init_from=TEACHER mixer/self@mixer.decoder=lightconv.
 
-The same command continues where it was interrupted. OUTPUT.json records what the corpus was made from.
+Repeat an interrupted command to continue it. OUTPUT.json records what the corpus was made from.
 
 Example, from a teacher to a student with another decoder:
   python -m seq2seq.distill --ckpt runs/teacher --input train.de more.de --output distilled --beam-size 4 \\
@@ -66,7 +66,7 @@ def _parser() -> Parser:
     count = whole_number(*search_range("n_best"))
     several = parser.add_mutually_exclusive_group().add_argument
     several("--n-best", type=count, metavar="N", help="translations of each line, the best of the beam (1)")
-    several("--samples", type=count, metavar="N", help="sample so many translations of each line instead")
+    several("--samples", type=count, metavar="N", help="sample N translations of each line instead")
     add("--tgt-lang", type=nonempty, metavar="LANG", help="target language, of a teacher that has several")
     add("--src-lang", type=nonempty, metavar="LANG", help="source language, likewise")
     for name in _MACHINE:

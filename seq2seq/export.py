@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> int:
     torch.set_num_threads(cores.threads(torch.get_num_threads()))
     origin = Origin(*read_origin(Path(options.ckpt)))
     print_error(
-        f"writing {options.format}, and comparing {SENTENCES} translations with the checkpoint's: minutes at worst"
+        f"writing {options.format}, and comparing {SENTENCES} translations with the checkpoint's: this may take minutes"
     )
     agreed, notes = export_model(
         options.ckpt, out, format=options.format, origin=origin, trust=options.trust, dtype=options.dtype

@@ -36,7 +36,7 @@ def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.inspect", description=__doc__, epilog=EPILOG)
     add = parser.add_argument
     add("overrides", nargs="*", metavar="KEY=VALUE", help="settings of a model with random weights, mixer=<name> first")
-    add("--ckpt", type=nonempty, metavar="FILE", help="the checkpoint to look into")
+    add("--ckpt", type=nonempty, metavar="FILE", help="checkpoint to inspect")
     add("--text", type=sentence, metavar="TEXT", help="the source sentence (with --ckpt)")
     add("--target", type=sentence, metavar="TEXT", help="the target sentence (the model's own translation)")
     add("--tgt-lang", type=sentence, metavar="LANG", help="target language, of a checkpoint that has several")
@@ -68,15 +68,15 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
     """Exit with status 2 unless the options name one subject, and only options that go with it."""
     subjects = [options.atlas, options.ckpt is not None, bool(options.overrides)]
     if sum(subjects) != 1:
-        parser.error("say what to look into, one of: mixer=<name>, --ckpt FILE --text TEXT, --atlas")
+        parser.error("name one thing to inspect: mixer=<name>, --ckpt FILE --text TEXT, or --atlas")
     if options.ckpt is None:
-        parser.refuse(options, ("text", "target", "src_lang", "tgt_lang", "trust"), "goes with --ckpt")
+        parser.refuse(options, ("text", "target", "src_lang", "tgt_lang", "trust"), "needs --ckpt")
     if not options.overrides:
-        parser.refuse(options, ("length",), "goes with mixer=<name>")
+        parser.refuse(options, ("length",), "needs mixer=<name>")
     if not options.atlas:
-        parser.refuse(options, ("mixers", "seconds", "figure"), "goes with --atlas")
+        parser.refuse(options, ("mixers", "seconds", "figure"), "needs --atlas")
     if options.ckpt is not None and not (options.text or "").strip():
-        parser.error("--ckpt needs a sentence to look at: --text TEXT" + (", which is empty" if options.text else ""))
+        parser.error("--ckpt needs a sentence: --text TEXT" + (", which is empty" if options.text else ""))
     if options.target is not None and not options.target.strip():
         parser.error("--target is empty; leave it out for the model's own translation")
 

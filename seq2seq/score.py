@@ -62,7 +62,7 @@ def _parser() -> Parser:
     text = "target language, for the tokenizer (the checkpoint's, else by suffix and script)"
     add("--lang", type=nonempty, metavar="CODE", help=text)
     add("--lowercase", action="store_true", help="ignore case")
-    text = "BLEU as papers give it, too: on Moses tokens of --lang, or with these split at hyphens (En-De)"
+    text = "also report BLEU as papers do: on Moses tokens of --lang, or on these tokens split at hyphens (En-De)"
     add("--convention", choices=CONVENTIONS, help=text)
     count = whole_number(1, MOST_SAMPLES)
     add("--resamples", type=count, default=1000, metavar="N", help="bootstrap resamples of --compare (1000)")
@@ -98,10 +98,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.compare and len(options.compare) < 2:
         parser.error("--compare needs two files or more")
     if options.align and not (options.forced_decoding and options.json):
-        parser.error("--align goes with --forced-decoding and --json")
+        parser.error("--align needs --forced-decoding and --json")
     _refuse_idle(parser, options)
     if options.convention and options.compare:
-        parser.error("--convention goes with --hypotheses or --ckpt; --compare resamples sacreBLEU's scores")
+        parser.error("--convention needs --hypotheses or --ckpt; --compare resamples sacreBLEU's scores")
     if options.convention and options.hypotheses and not options.lang:
         parser.error("--convention needs --lang: Moses cuts words by language")
     return exit_status(lambda: _run(options))
@@ -110,13 +110,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _refuse_idle(parser: Parser, options: argparse.Namespace) -> None:
     """Refuse options that have no effect with --compare, --hypotheses, --ckpt or --forced-decoding."""
     if not options.compare:
-        parser.refuse(options, ("resamples",), "goes with --compare")
+        parser.refuse(options, ("resamples",), "needs --compare")
     if not options.glossary:
-        parser.refuse(options, ("glossary_by",), "goes with --glossary")
+        parser.refuse(options, ("glossary_by",), "needs --glossary")
     if not options.ckpt:
         groups = [group for group in parser._action_groups if (group.title or "").endswith("with --ckpt")]
         names = [action.dest for group in groups for action in group._group_actions]
-        parser.refuse(options, names, "goes with --ckpt; files are scored as they are")
+        parser.refuse(options, names, "needs --ckpt; files are scored as they are")
     if options.forced_decoding:
         names = [name for name in vars(options) if name not in FORCED]
         why = "has no effect with --forced-decoding, which neither searches nor compares: leave it out"

@@ -62,7 +62,9 @@ def _named(options: argparse.Namespace) -> dict[str, str]:
         paths[name] = path
     for option in ("ensemble", "shortlist", "glossary", "src_lang", "tgt_lang"):
         if len(paths) > 1 and getattr(options, option):
-            raise ValueError(f"{option_name(option)} goes with one model; leave it out, or start a service for each")
+            raise ValueError(
+                f"{option_name(option)} works with a single model; leave it out, or start one service per model"
+            )
     return paths
 
 
@@ -122,7 +124,9 @@ def _run(options: argparse.Namespace) -> int:
                         models.load(name) if name else service.read_keys()
                     # Errors of any type: the service must survive a file that is replaced at this moment
                     except Exception as error:
-                        print_error(f"error: {first_line(error)}; {name or 'keys'}: what was loaded before stays")
+                        print_error(
+                            f"error: {first_line(error)}; {name or 'keys'}: the version loaded before stays in use"
+                        )
                         whole = False
                 if whole:
                     announce()

@@ -51,16 +51,16 @@ if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
 
 EPILOG = """\
-Lines end at the byte \\n only; a \\r before it is dropped. Blank lines give empty lines, invalid UTF-8 is replaced,
-a line of several sentences is translated sentence by sentence unless the model was trained on such lines (--sentences),
-a sentence of more than --max-len pieces is translated in parts, with a warning, and a line that should be an image
-(base64 of a PNG of the size trained on) but is not stays empty: there is always one line out for each line in. Possible
-omissions are counted at the end, and --format json names them with each line (warnings).
+Each input line gives one output line. Lines end at the byte \\n only; a \\r before it is dropped. Blank lines stay
+blank, and invalid UTF-8 is replaced. A line of several sentences is translated sentence by sentence unless the model
+was trained on such lines (--sentences). A sentence of more than --max-len pieces is translated in parts, with a
+warning. If the model translates images, a line that is not an image (base64 of a PNG of the size trained on) stays
+empty. Possible omissions are counted at the end, and --format json names them with each line (warnings).
 
-With --n-best N there are N lines for each line in, best first, in three columns set apart by tabs (--format tsv): the
-line's number from 1, the score (log-probability, natural logarithm, normalized by length), and the text. If a line has
-fewer translations, empty ones with the score -inf follow; a line that failed has only these. --format json prints one
-object for each line in: line, translation, score, and alternatives with --n-best.
+With --n-best N, each input line gives N output lines, best first, in three columns separated by tabs (--format tsv):
+the line's number from 1, the score (log-probability, natural logarithm, normalized by length), and the text. If a line
+has fewer translations, empty ones with the score -inf follow; a line that failed has only these. --format json prints
+one object for each input line: line, translation, score, and alternatives with --n-best.
 
 Exit status: 0 done; 1 some lines failed, are empty and were named; 2 wrong options or files; 130 interrupted."""
 
@@ -89,15 +89,15 @@ def _parser() -> Parser:
     add("--alignments", type=nonempty, metavar="FILE", help=text)
     add_model_options(parser)
     add = parser.add_argument_group("constraints on translations").add_argument
-    text = "beginnings of the translations, a line for each line of the input"
+    text = "beginnings of the translations, one line for each input line"
     add("--prefixes", type=nonempty, metavar="FILE", help=text)
-    text = "phrases that the translations must have, set apart by tabs, a line for each line of the input"
+    text = "phrases that the translations must contain, separated by tabs, one line for each input line"
     add("--phrases", type=nonempty, metavar="FILE", help=text)
     text = "pieces of the target's vocabulary that no translation may have"
     add("--suppress", nargs="+", type=sentence, default=[], metavar="PIECE", help=text)
     add = parser.add_argument_group("sampling instead of beam search").add_argument
     most = search_range("beam_size")[1]
-    add("--samples", type=whole_number(1, most), metavar="N", help="sample so many translations of each line")
+    add("--samples", type=whole_number(1, most), metavar="N", help="sample N translations of each line")
     for name, field in keys(SamplingSettings).items():
         help = f"{field.metadata['help']} ({field.default})"
         add(option_name(name), help=help, **value_of(SamplingSettings, name))
@@ -124,12 +124,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     if not options.glossary:
-        parser.refuse(options, ["glossary_by"], "goes with --glossary")
+        parser.refuse(options, ["glossary_by"], "needs --glossary")
     if options.document:
         if not options.output:
             parser.error("--document needs --output FILE")
         of = ["input", "resume", "n_best", "format", "pieces", "align", "alignments", "prefixes", "phrases", "samples"]
-        parser.refuse(options, of, "goes with lines, not with --document")
+        parser.refuse(options, of, "works on lines only; leave it out with --document")
         return exit_status(lambda: _run_document(options))
     options.format = options.format or ("tsv" if options.n_best > 1 else "text")
     if options.resume and not (options.input and options.output):
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.resume and options.alignments:
         parser.error("--alignments cannot be resumed; with --resume, use --format json --align")
     if options.format != "json":
-        parser.refuse(options, ("pieces", "align"), "goes with --format json")
+        parser.refuse(options, ("pieces", "align"), "needs --format json")
     return exit_status(lambda: _run(options))
 
 

@@ -124,7 +124,7 @@ def test_the_folder_of_a_run_or_an_export_stands_for_its_checkpoint(good, tmp_pa
     last.parent.mkdir(parents=True)
     last.write_bytes(b"PK")
     assert "first validation" in refusal(tmp_path / "run")
-    assert "the state of a training, for resume alone; name a run's folder" in refusal(last)
+    assert "a training state, which only resume reads; name a run's folder" in refusal(last)
     checkpoint.save(last.with_name("best.safetensors"), good)
     assert refusal(last).endswith(f"name {tmp_path}/run")
 

@@ -76,7 +76,7 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
     if "mixer" not in values:
         raise ValueError("name a preset: mixer=<name>, e.g. mixer=dynamicconv")
     if "seed" in values:
-        raise ValueError(f"seed={values['seed']} is a setting of a training; here it is --seed {values['seed']}")
+        raise ValueError(f"seed={values['seed']} is a setting of seq2seq.train; give --seed {values['seed']} here")
     name = values["mixer"]
     config = cut_lists(resolved_settings(overrides), typed_settings(overrides))
     folder = html_report.require_earlier(require_folder(out or Path("inspect") / name))

@@ -186,7 +186,8 @@ def plan(model: ScoreModel | None, differences: int, seeds: int, margin: float) 
     without = " without effects of seeds" if model.blocked else ""
     return (
         f"Planned: {seeds} seeds. Scores{without} have a standard deviation of {model.deviation:.2f} BLEU "
-        f"({model.freedom} degrees of freedom).\nIf that is the true one, a difference of {power.detectable():.2f}"
-        f"{rows} is significant in 80% of cases, and one of {margin:g} in {power.of_difference(margin):.0%}.\n"
+        f"({model.freedom} degrees of freedom).\nIf this deviation is the true one, a difference of "
+        f"{power.detectable():.2f}{rows} is significant in 80% of cases, and a difference of {margin:g} in "
+        f"{power.of_difference(margin):.0%}.\n"
         f"Equal rows are shown to be equivalent within {margin:g} in {power.of_equivalence(margin):.0%}.\n"
     )

@@ -36,11 +36,11 @@ _SEEDS = "The t tests over seeds take one standard deviation from all rows"
 # By the values of `ScoreModel.blocked`
 _BLOCKS = {
     (True,): ", with seeds as blocks.",
-    (False,): "; seeds are no blocks, since rows have different seeds.",
+    (False,): "; seeds are not blocks, because rows have different seeds.",
     (False, True): "; seeds are blocks where all rows of a table have the same seeds.",
 }
-_FLOOR = "Scores below 2 BLEU are of models that hardly translate: their differences say nothing about mixers."
-_ONE_SEED = "Of a mixer with one seed, the bootstrap is over sentences alone, and says nothing about other seeds."
+_FLOOR = "A model below 2 BLEU hardly translates: differences between such scores say nothing about mixers."
+_ONE_SEED = "For a mixer with one seed, the bootstrap is over sentences alone and says nothing about other seeds."
 _VERDICTS = """\
 Equivalent: less than {margin:g} BLEU apart by two one-sided t tests over seeds. Better or worse: p < 0.05 by the t test
 over seeds, and no bootstrap interval with 0. Open: none of these."""

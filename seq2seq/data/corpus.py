@@ -77,7 +77,7 @@ def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
     held_out = [f"data.{split}" for split in settings.splits if settings.place(split) is None]
     if settings.context and held_out:
         raise ValueError(
-            f"data.context={settings.context}: pairs that are held out of training would tear documents apart; set "
+            f"data.context={settings.context}: holding out pairs would break documents apart; set "
             f"{' and '.join(held_out)}"
         )
     fingerprint = corpus_fingerprint(settings)
@@ -85,7 +85,7 @@ def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
     folder = cache_dir / f"text-{fingerprint}"
     found = [repository_of(split, settings) for split in settings.splits]
     if folder.is_dir() and any(each and each.revision is None for each in found):
-        log.info("the text is as it was first prepared: name a revision to read a later version of the hub")
+        log.info("the cached text of an earlier run is used: name a revision to read a later version from the hub")
     return cached(
         folder,
         "the corpus",
@@ -174,7 +174,7 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
         if ends[-1] < ends[-2] + size or 2 * ends[-1] > rows:
             raise ValueError(
                 f"data.{split} is not set, and data.holdout={size} pairs cannot be held out for it: the {rows} "
-                f"training pairs have {len(groups)} different sources, which are not divided; "
+                f"training pairs have {len(groups)} different sources, and all pairs of a source stay together; "
                 "name the files, or lower data.holdout"
             )
         # Sorted, as `Corpus.blocks` needs them

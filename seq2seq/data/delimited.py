@@ -64,14 +64,14 @@ def tsv_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
         yield from csv_pairs(path, columns, delimiter="\t")
         return
     remedy = (
-        f"a tab divides fields; where texts hold one, remove these rows (awk -F'\\t' 'NF == {len(first)}'), or write "
-        "fields in quotes as CSV does, with data.format=csv"
+        f"tabs separate fields; remove rows with a tab in a text (awk -F'\\t' 'NF == {len(first)}'), or quote "
+        "fields as CSV does and set data.format=csv"
     )
     for block in in_blocks(_pairs)(path, _tsv_rows(path), columns, remedy):
         if True in _quoting(zip(*block, strict=True)):
             warn_once(
-                f'{path} has fields as a spreadsheet writes them ("a ""quoted"" word"), and others that are not: '
-                "quotes are read as text; if they are not text, set data.format=csv"
+                f'{path} has fields quoted as a spreadsheet does ("a ""quoted"" word"), and other quotes: '
+                "all quotes are read as text; set data.format=csv if they enclose fields"
             )
         yield block
 

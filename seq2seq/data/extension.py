@@ -38,8 +38,8 @@ def extend_tokenizer(
     state = old.to_state()
     if isinstance(old.tgt, VocabularyProcessor | MosesBpe):
         raise ValueError(
-            "the tokenizer of a model that seq2seq.convert has imported is not extended: leave tokenizer.extend out, "
-            "and name languages by the tags that it has"
+            "a tokenizer imported by seq2seq.convert cannot be extended: leave tokenizer.extend out, and use the "
+            "language tags that it has"
         )
     source = chain.from_iterable(zip(src_lines, tgt_lines, strict=True)) if old.joint else src_lines
     for side, lines in (("src_model", source), ("tgt_model", tgt_lines)):
@@ -123,9 +123,9 @@ def origins(old: Tokenizer, new: Tokenizer) -> dict[str, list[Sequence[int]]]:
     Raises:
         ValueError: `new` does not extend `old`.
     """
-    remedy = "leave tokenizer.model out, or extend the checkpoint's tokenizer, with all its pieces in place"
+    remedy = "leave tokenizer.model out, or name a model that only adds pieces to the checkpoint's"
     if (old.joint, old.patches, str(old.factors)) != (new.joint, new.patches, str(new.factors)):
-        kinds = "one for both sides is no extension of two, nor two of one, and tokenizer.factors stays as it is"
+        kinds = "the number of models, tokenizer.patches and tokenizer.factors must be the checkpoint's"
         raise ValueError(f"tokenizer.model: {kinds}: {remedy}")
     special = {new.pad_id: old.pad_id, new.bos_id: old.bos_id, new.eos_id: old.eos_id}
     found = {}

@@ -32,7 +32,7 @@ def numbered(factors: Mapping[str, Sequence[str]] | None) -> Numbers:
 
 
 def read_factors(lines: Sequence[str], factors: Numbers) -> tuple[list[str], list[list[int]]]:
-    """Return the text of each line, and the code of each character and of the end; a space has its next word's.
+    """Return the text of each line, and the code of each character and of the end; a space has the next word's code.
 
     Raises:
         LineError: A word has an unknown value or too many; the error names the first such line.

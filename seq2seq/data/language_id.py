@@ -15,7 +15,7 @@ _FAMILIES = {"wuu": "zh", "yue": "zh", "pcm": "en"}
 def other_language(text: str, expected: str, *, least: float = 0.8) -> str | None:
     """Return the language of a text that is almost certainly not in the language expected, else None.
 
-    The result is None, too, without the package: this function is for hints, which are a convenience.
+    Without the package, the result is None too: hints are optional.
 
     Args:
         expected: Code of a language; for one that the package does not know, the result is None.

@@ -101,7 +101,7 @@ class MosesBpe(Numbered):
         return target
 
     def encode(self, lines: Sequence[str], *, out_type: type[int]) -> list[list[int]]:
-        """Return the ids of every line, without </s>; `out_type` is what SentencePiece must be told."""
+        """Return the ids of every line, without </s>; `out_type` is there for SentencePiece's interface."""
         return [[self.ids.get(piece, self.unk_id()) for piece in self.cut(line)] for line in lines]
 
     def cut(self, line: str) -> list[str]:

@@ -133,8 +133,8 @@ def _part(name: str, entry: Any, data: DataSettings) -> NamedCorpus:
     scored = any(corpus.place(split) is not None for split in SPLITS[1:])
     if tag is not None and (name == "train" or scored):
         raise ValueError(
-            f"data.corpora.{name}.tag={tag}: the sources of its validation and test sets would have the tag, "
-            "and what is translated later would not; leave it out, and tag only corpora without these sets"
+            f"data.corpora.{name}.tag={tag}: its validation and test sources would have the tag, but later "
+            "input would not; leave the tag out, and tag only corpora without these sets"
         )
     return NamedCorpus(name, corpus, weight=entry.get("weight"), tags=_tags(corpus, tag, data))
 
@@ -173,14 +173,14 @@ def _check(parts: Sequence[NamedCorpus], data: DataSettings) -> None:
     targets = sorted({part.corpus.tgt for part in training})
     if len(targets) > 1 and not data.tag_target:
         raise ValueError(
-            f"the corpora have several target languages ({', '.join(targets)}), and nothing tells the model which one "
-            "is wanted: set data.tag_target=true"
+            f"the corpora have several target languages ({', '.join(targets)}), and the model cannot know which one to "
+            "write: set data.tag_target=true"
         )
     # The shares of all corpora are by weight, or all are by size
     without = [part.name for part in training if part.weight is None]
     if without and len(without) < len(training):
         raise ValueError(
-            f"data.corpora.{without[0]} has no weight while others have one; give all of them one, or none "
+            f"data.corpora.{without[0]} has no weight, but others have one; give all corpora a weight, or none "
             "(data.temperature then draws by size; the corpus of data.train is called train)"
         )
     if data.temperature != DataSettings.temperature and training and not without:

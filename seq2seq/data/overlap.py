@@ -36,8 +36,8 @@ def warn_of_trained_pairs(plan: DataPlan, loaded: Sequence[Corpus]) -> None:
             if count:
                 name = f"{section_of(part.name)}.{split}"
                 log.warning(
-                    "%s of the %s pairs of %s are training pairs of %s.train, too, so that scores on them are too "
-                    "high: take them out of the training text, or name another file for %s",
+                    "%s of the %s pairs of %s are also training pairs of %s.train, so scores on them are too high: "
+                    "remove them from the training text, or name another file for %s",
                     f"{count:,}",
                     f"{len(corpus.splits[split]):,}",
                     name,

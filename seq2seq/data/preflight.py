@@ -60,8 +60,7 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Pairs:
         # Not an error, since memorizing a few pairs is a test of a mixer
         if settings.place(split) is not None and settings.place(split) == settings.place("train"):
             warn_once(
-                f"data.{split} is data.train itself ({settings.place(split)}): its scores say nothing of text that the "
-                "model has not seen"
+                f"data.{split} is data.train itself ({settings.place(split)}): its scores say nothing about unseen text"
             )
     on_hub = False
     if settings.path:

@@ -213,5 +213,5 @@ def parquet_pairs(path: Path, columns: LanguageColumns) -> Iterator[Pairs]:
         # An error of the disk, not of the content
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        packed = "; decompress it, parquet is compressed within" if compression(path) else ""
+        packed = "; decompress it: parquet compresses its own contents" if compression(path) else ""
         raise ValueError(f"{path} is not a whole parquet file ({first_line(error)}){packed}") from error

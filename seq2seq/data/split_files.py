@@ -85,7 +85,7 @@ def _two_files(location: Mapping[str, Any] | Sequence[Any], name: str, settings:
     # Lines of a table would be read as lines of text
     if tables := [file for file in named if _file_type(str(file), settings) != "text"]:
         raise ValueError(
-            f"{name} names two files, whose lines belong together, and {tables[0]} is a table "
+            f"{name} names two files with aligned lines, but {tables[0]} is a table "
             f"({_file_type(str(tables[0]), settings)}): name one file or a pattern that has both sides, as in "
             f"'{name}=folder/*.jsonl', or set data.format=text"
         )
@@ -122,9 +122,9 @@ def _existing(location: Any, name: str, settings: CorpusSettings) -> str:
     if not path.is_file():
         hint = ""
         if settings.format:
-            hint = f"; data.format={settings.format} holds for every split: leave it out where suffixes say the types"
+            hint = f"; data.format={settings.format} applies to every split: leave it out if suffixes name the formats"
         elif any(path.parent.glob(f"{glob.escape(path.name)}.{settings.src}*")):
-            hint = f"; it is a prefix: give one, as in {name}={path}, and further text by data.corpora"
+            hint = f"; it is a prefix: give it alone, as in {name}={path}, and add further text by data.corpora"
         raise ValueError(f"{name}: the file {path} does not exist{hint}")
     return str(path)
 
@@ -143,9 +143,9 @@ def _prefix(path: Path, name: str, settings: CorpusSettings) -> Path:
         if stem.name.endswith(f".{language}") and stem.name != f".{language}":
             return stem.with_name(stem.name.removesuffix(f".{language}"))
     raise ValueError(
-        f"{name}={path}: its name ends neither with .{settings.src} nor with .{settings.tgt}, nor as a table's "
-        f"({', '.join(TABULAR)}): give two files of lines, as in '{name}=[{path},<target file>]', or for a table "
-        f"its data.format ({', '.join(FORMATS[1:])})"
+        f"{name}={path}: its suffix is neither .{settings.src} nor .{settings.tgt}, nor a table's "
+        f"({', '.join(TABULAR)}): give two files of lines, as in '{name}=[{path},<target file>]', or set data.format "
+        f"for a table ({', '.join(FORMATS[1:])})"
     )
 
 
@@ -165,7 +165,7 @@ def _by_language(prefix: Path, language: str, name: str, *, named: Path) -> str:
     if prefix.is_dir() and not near:
         inside = ", ".join(sorted(path.name for path in prefix.iterdir())[:8])
         raise ValueError(
-            f"{name}={prefix} is a folder ({inside or 'empty'}): name what two files of it begin with, as in "
+            f"{name}={prefix} is a folder ({inside or 'empty'}): name the common prefix of its two files, as in "
             f"{name}={prefix}/train, or a file with both sides"
         )
     hint = f"there are {', '.join(near)}" if near else f"no file there begins with {prefix.name}."

@@ -143,7 +143,7 @@ class PairStream(IterableDataset):
         tokens = int(np.maximum(*lengths).sum())
         if self.cut and number == 0 and tokens < self.max_tokens * parts:
             log.warning(
-                "a shuffle buffer of %s pairs has %s tokens, fewer than an update asks for (%s here): raise "
+                "a shuffle buffer of %s pairs has %s tokens, fewer than an update needs (%s): raise "
                 "data.shuffle_buffer, or lower data.batch_tokens",
                 f"{len(buffer.positions):,}",
                 f"{tokens:,}",
@@ -172,7 +172,7 @@ class PairStream(IterableDataset):
                 blocks = []
             if empty:
                 raise ValueError(
-                    "no training pair is left of the stream: check data.train, data.clean and data.max_tokens"
+                    "no training pair of the stream is left: check data.train, data.clean and data.max_tokens"
                 )
 
     def _encoded(self, round_number: int) -> Iterator[_Buffer]:

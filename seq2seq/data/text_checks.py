@@ -99,8 +99,8 @@ def checked(blocks: Iterable[Pairs], sides: Sequence[str], *, unit: str, trainin
             longest = max(lines, key=len, default="")
             if len(longest) > LONGEST_TEXT:
                 raise ValueError(
-                    f"{name}: {unit} {first + lines.index(longest):,} is a text of {len(longest):,} characters, of "
-                    f"which a text may have {LONGEST_TEXT:,}: cut it into sentences, or leave it out"
+                    f"{name}: {unit} {first + lines.index(longest):,} has {len(longest):,} characters, more than "
+                    f"{LONGEST_TEXT:,}: cut it into sentences, or leave it out"
                 )
             fault, many = encoding_fault(lines, f"{name}: {unit}", first=first)
             if many and not training:
@@ -123,7 +123,7 @@ def lone_returns(lines: Sequence[str], where: str, *, first: int = 1) -> str:
     if len(found) <= 0.5 * len(lines):
         return ""
     return (
-        f"{where} {found[0]:,} holds carriage returns, as {len(found):,} of {len(lines):,} do; lines end at \\n: if "
+        f"{where} {found[0]:,} contains carriage returns, as do {len(found):,} of {len(lines):,}; lines end at \\n: if "
         "these are line ends, convert the file, as in tr '\\r' '\\n' < <file> > <new file>"
     )
 
@@ -220,8 +220,8 @@ def warn_of_tokens(sample: Pairs, name: str) -> None:
     for side, lines in zip(("source", "target"), sample, strict=True):
         if marks := tokenization_marks(lines):
             warn_once(
-                f"{name}: of a sample of the {side} side, {marks}; a model learns to write what it sees, and is scored "
-                "on it"
+                f"{name}: in a sample of the {side} side, {marks}; the model would learn to write this text and be "
+                "scored on it"
             )
             return
 
@@ -229,7 +229,7 @@ def warn_of_tokens(sample: Pairs, name: str) -> None:
 def form_difference(one: Sequence[str], other: Sequence[str]) -> str | None:
     """Describe the first Unicode form that only one of two texts is in, with both counts of lines, or return None."""
     for what, has in (
-        ("decomposed characters (another form than NFC)", lambda line: not unicodedata.is_normalized("NFC", line)),
+        ("decomposed characters (not NFC)", lambda line: not unicodedata.is_normalized("NFC", line)),
         ("full-width letters, digits or signs (NFKC has none)", re.compile("[\uff01-\uff5e]").search),
         ("half-width kana (NFKC has none)", re.compile("[\uff66-\uff9f]").search),
     ):

@@ -112,7 +112,7 @@ class Tokenizer:
         if self.factors and (patches or isinstance(self.src, Numbered) or self.src_vocab_size * self.codes > 2**63):
             raise ValueError(
                 f"tokenizer.factors={','.join(self.factors)}, {self.codes:,} combinations: leave it out, or list fewer "
-                "values; ids have 63 bits, and only words that SentencePiece alone cuts have factors"
+                "values; ids have 63 bits, and factors need text and a plain SentencePiece model"
             )
         self.tgt_vocab_size = max(self.tgt.get_piece_size(), 1 + max(ids.values()))
         self._silent = {self.pad_id, self.bos_id, self.eos_id, self.unk_id}
@@ -295,12 +295,12 @@ def same_pieces(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def require_repeatable_sampling() -> None:
-    """Raise ValueError if SentencePiece samples otherwise in each process, which no seed changes since 0.2.2."""
+    """Raise ValueError if SentencePiece samples differently in each process; since 0.2.2 no seed prevents this."""
     numbers = [int(number) for number in spm.__version__.split(".")[:3] if number.isdecimal()]
     if numbers > [0, 2, 1]:
         raise ValueError(
-            f"tokenizer.sampling_alpha: SentencePiece {spm.__version__} samples other segmentations in every process, "
-            "so that no run repeats; pip install 'sentencepiece<0.2.2', or set it to 0"
+            f"tokenizer.sampling_alpha: SentencePiece {spm.__version__} samples different segmentations in every "
+            "process, so runs are not reproducible; pip install 'sentencepiece<0.2.2', or set it to 0"
         )
 
 
@@ -334,7 +334,7 @@ class VocabularySizeError(ValueError):
     def __init__(self, settings: TokenizerSettings, what: str, *, largest: int) -> None:
         super().__init__(
             f"the corpus is too small for data.vocab_size={settings.vocab_size} ({settings.type}, {what}): "
-            f"the largest size that works is {largest}, and pieces should occur more than once, as in half of it; "
+            f"the largest size that works is {largest}, but with half of it, pieces occur more than once: "
             f"set data.vocab_size={max(5, largest // 2)}, or add text"
         )
         self.largest = largest
@@ -432,7 +432,7 @@ def _explain(message: str, settings: TokenizerSettings, what: str) -> ValueError
     if too_small:
         return ValueError(
             f"data.vocab_size={settings.vocab_size} is too small ({settings.type}, {what}): single characters and "
-            f"special pieces alone need {too_small[1]}; set data.vocab_size to more, or lower "
+            f"special pieces alone need {too_small[1]}; raise data.vocab_size, or lower "
             f"tokenizer.character_coverage={settings.character_coverage}"
         )
     return ValueError(f"SentencePiece could not be trained on {what}: {message}")

@@ -58,8 +58,8 @@ def report_fit(tokenizer: Tokenizer, plan: DataPlan, origin: str) -> None:
         share = strange / max(pieces, 1)
         if share > _HOPELESS:
             log.warning(
-                "init_from=%s: %.0f%% of the pieces of the %s text are bytes or unknown, as the checkpoint's tokenizer "
-                "lacks its characters: tokenizer.extend=2000 adds up to so many pieces for them; for a new "
+                "init_from=%s: %.0f%% of the pieces of the %s text are bytes or unknown, because the checkpoint's "
+                "tokenizer lacks its characters: tokenizer.extend=2000 adds up to 2000 pieces for them; for a new "
                 "vocabulary start a run without init_from",
                 origin,
                 100 * share,

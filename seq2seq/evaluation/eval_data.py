@@ -56,8 +56,8 @@ def data_settings(
         # An untrusted file could send an environment variable to a host of its choice
         if "${" in str(value):
             raise ValueError(
-                f"the settings that were read have data.{key}={shown(value)}, which is not resolved in a file: give it "
-                f"by --data {key.partition('.')[0]}=<value>"
+                f"data.{key}={shown(value)} comes from a file, whose interpolations are not resolved: give "
+                f"--data {key.partition('.')[0]}=<value>"
             )
     for side, language in sides.items():
         if side in changes and data[side] != language:
@@ -217,10 +217,10 @@ def require_same_test(ckpt: str, data: DataSettings, pairs: Iterable[tuple[str, 
     other = sum((src.replace("\n", " "), tgt.replace("\n", " ")) not in own for src, tgt in pairs)
     if other:
         raise ValueError(
-            f"{other:,} pairs of the test split, which is held out of the training text, were not in the test set of "
-            f"the run ({run.test_file('src')}): the text, or how it is cleaned, has changed since, so that the model "
-            "may have been trained on them; name another test set by --data test=<path>, or score the run's own "
-            f"translations by --hypotheses {run.test_file('hyp')} --references {run.test_file('ref')}"
+            f"{other:,} pairs of the held-out test split were not in the run's test set ({run.test_file('src')}), so "
+            "the model may have been trained on them: the text or its cleaning has changed since the run. Name another "
+            "test set by --data test=<path>, or score the run's own translations by "
+            f"--hypotheses {run.test_file('hyp')} --references {run.test_file('ref')}"
         )
 
 
@@ -245,8 +245,8 @@ def _require_named(corpus: CorpusSettings, split: str, name: Any, words: Sequenc
     for address in sorted(addresses.keys() - {str(value) for _, value in leaves(known)}):
         key = str(addresses[address]).partition(".")[0]
         raise ValueError(
-            f"the settings that were read have data.{key}={shown(address)}, which is not on this machine, and the "
-            f"command does not name it: give --data files {split}=<path>, or this by --data {key}=... if you trust it"
+            f"data.{key}={shown(address)} in the settings is not on this machine, and the command does not name it: "
+            f"give --data files {split}=<path>, or --data {key}=... if you trust this address"
         )
 
 

@@ -51,7 +51,7 @@ class ScoreSettings:
         """Resolve with the language of the text unless a language is given, and warn of misleading scores."""
         guess = None if self.lang or not self._cuts_words else guess_language(references)
         if guess:
-            warn(f"no --lang: scored as '{guess[0]}', by {guess[1]}; --lang or --tokenize say otherwise")
+            warn(f"no --lang given: scored as '{guess[0]}', by {guess[1]}; --lang or --tokenize change this")
         settings = dataclasses.replace(self, lang=guess[0] if guess else self.lang).resolved()
         self.warn_of_text(hypotheses, references, settings.tokenize, warn=warn)
         return settings
@@ -162,8 +162,8 @@ def require_distinct(paths: Sequence[str]) -> None:
             file = (status.st_dev, status.st_ino)
             if file in seen:
                 raise ValueError(
-                    f"{_name(seen[file])} and {_name(path)} are the same: a file scored against itself, or read twice, "
-                    "means nothing; name another one"
+                    f"{_name(seen[file])} and {_name(path)} are the same file, so the score would mean nothing; name "
+                    "another one"
                 )
             seen[file] = path
 

@@ -149,9 +149,8 @@ def write_corpus(
     np.random.default_rng(images.seed).shuffle(texts)
     if 2 * held_out >= len(texts):
         raise ValueError(
-            f"--held-out {held_out} twice leaves nothing to train on: of up to {letters} letters {len(texts):,} "
-            f"texts have room in {images.width} x {images.height} pixels; lower it, or raise --letters, --height "
-            "or --width"
+            f"--held-out {held_out} twice leaves nothing to train on: only {len(texts):,} texts of up to {letters} "
+            f"letters fit in {images.width} x {images.height} pixels; lower it, or raise --letters, --height or --width"
         )
     splits = {"valid": texts[:held_out], "test": texts[held_out : 2 * held_out]}
     rest = texts[2 * held_out :]

@@ -34,8 +34,8 @@ class Glossary:
     """Finds the terms of a glossary in texts.
 
     A term is found as whole words; in scripts without spaces, anywhere. The longest term takes precedence, and terms do
-    not overlap. A capital letter of a term stands for itself, a small letter for its capital too: `haus` is found in
-    `Haus`, but `Essen` not in `essen`. A term that is written as the text is takes precedence.
+    not overlap. A capital letter of a term matches only itself, a small letter also its capital: `haus` is found in
+    `Haus`, but `Essen` is not found in `essen`. A term with the same capitals as the text takes precedence.
 
     Raises:
         ValueError: A term is empty, too long, or has two targets.
@@ -47,7 +47,7 @@ class Glossary:
 
     @classmethod
     def of(cls, terms: Glossary | Mapping[str, str] | Iterable[tuple[str, str]]) -> Glossary:
-        """Make a glossary of a dictionary or of pairs."""
+        """Make a glossary from a dictionary or from pairs."""
         if isinstance(terms, Glossary):
             return terms
         pairs: list[Any] = list(terms.items() if isinstance(terms, Mapping) else terms)

@@ -53,13 +53,13 @@ class PartialOutput:
                 raise ValueError
         except (OSError, ValueError, KeyError, TypeError):
             raise ValueError(
-                f"{partial} is not what {self._note.name} says, which is damaged, missing or of an earlier version; "
-                f"remove {partial.name} to begin anew"
+                f"{partial} does not match {self._note.name}, which is damaged, missing or of an earlier version; "
+                f"remove {partial.name} to start over"
             ) from None
         differ = [key for key in made_by | self._made_by if made_by.get(key) != self._made_by.get(key)]
         if differ:
             both = (f"{key} {json.dumps(made_by.get(key))}, not {json.dumps(self._made_by.get(key))}" for key in differ)
-            raise ValueError(f"{partial} was made with {'; '.join(both)}: use the same, or remove it to begin anew")
+            raise ValueError(f"{partial} was made with {'; '.join(both)}: use the same, or remove it to start over")
         self.file.truncate(end)
         self.done, self.failed = lines, set(failed)
 

@@ -218,10 +218,10 @@ class Translator:
             progress: Called after each step of the search with the number of lines that it finished, often 0. An error
                 that it raises ends the call.
             sentences: How lines are divided into parts, one of SENTENCES (default: the translator's).
-            samples: Draw so many translations of each line instead of searching.
+            samples: Draw this many translations of each line instead of searching.
             before: Lines before the first one in its document, which a model with `data.context` reads.
-            document: For such a model: the lines are a document, and a blank line begins another one; if False, each
-                line is a document of its own; positions of lines begin further documents.
+            document: For such a model: True for lines of one document, in which a blank line begins another; False for
+                lines that are separate documents; or the positions of the lines that begin documents.
             glossary: Terms that the translation of each part with their source must contain (default: the
                 translator's, in a beam search of one group).
             options: Settings of the search or of the sampling by name, such as beam_size or temperature; they override
@@ -245,7 +245,7 @@ class Translator:
                     raise TypeError(f"translate has no option {name}{suggestion(name, known)}")
             if sampling is not None:
                 raise ValueError(
-                    "sampling excludes samples and options by name: give samples, temperature, ... by name"
+                    "sampling excludes options given by name: leave it out, and give samples, temperature, ... by name"
                 )
             asked = {"samples": samples, "mbr": mbr, "phrases": phrases, "glossary": glossary}
             settings, sampling = chosen_search(settings or self.settings, options | asked)
@@ -458,7 +458,7 @@ class Translator:
     def between(self, src_lang: str, tgt_lang: str) -> Translator:
         """Return a translator between two languages of the checkpoint, which shares the model.
 
-        A glossary is one of two languages, so the translator between others has none.
+        A glossary belongs to a pair of languages, so the translator of another pair has none.
 
         Raises:
             ValueError: The checkpoint does not translate between them.

@@ -288,9 +288,9 @@ def _bleu(tokenize: str, lowercase: bool) -> BLEU:
         if tokenize in _DOWNLOADED and not isinstance(error, ImportError):
             reason = getattr(error, "reason", None) or first_line(error)
             raise ValueError(
-                f"the BLEU tokenizer '{tokenize}' needs a model that sacreBLEU downloads once ({reason}): allow that, "
-                "copy ~/.sacrebleu/models from a machine that has it (a damaged file there must go), or score by "
-                "character"
+                f"the BLEU tokenizer '{tokenize}' needs a model that sacreBLEU downloads once ({reason}): allow the "
+                "download, copy ~/.sacrebleu/models from a machine that has it (delete a damaged file first), or score "
+                "by character"
             ) from error
         extra = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}.get(tokenize, "its dependencies")
         # The language of ja-mecab is ja

@@ -67,7 +67,7 @@ class GatedNorm(nn.Module):
 def _norm_of(weights: str, dim: int, *, packed: bool) -> GatedNorm | None:
     """Check `weights`, and return the norm that they need before the output projection."""
     if packed and require_weights(weights) != "softmax":
-        raise ValueError(f"packed computes a softmax alone, not weights={weights}; set packed=false")
+        raise ValueError(f"packed supports weights=softmax only, not weights={weights}; set packed=false")
     return GatedNorm(dim=dim) if require_weights(weights) == "relu" else None
 
 

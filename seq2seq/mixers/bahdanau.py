@@ -69,7 +69,7 @@ class Bahdanau(CrossMixer):
         self.readout = readout
         self.initial = initial
         if initial == "backward" and memory_dim % 2:
-            raise ValueError(f"initial=backward reads half of an even memory, not of {memory_dim}; set initial=mean")
+            raise ValueError(f"initial=backward needs an even memory width, not {memory_dim}; set initial=mean")
         hidden_dim = dim if hidden_dim is None else require_positive(hidden_dim, "hidden_dim")
         score_dim = hidden_dim if score_dim is None else require_positive(score_dim, "score_dim")
         # W of s_0, U of the scores, and the GRU, whose input is [x_i; c_i]

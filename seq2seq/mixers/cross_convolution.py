@@ -53,7 +53,7 @@ class CrossConvolution(CrossMixer[Values, NoState]):
         super().__init__(dim=dim, memory_dim=memory_dim)
         require_divisible(dim, num_heads)
         if rate <= 0:
-            raise ValueError(f"rate is {rate}; choose more than 0 positions of the source for each of the target")
+            raise ValueError(f"rate is {rate}; choose a number above 0, the source positions per target position")
         self.num_heads = num_heads
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.rate = rate

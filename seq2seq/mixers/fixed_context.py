@@ -60,7 +60,7 @@ class FixedContext(CrossMixer):
         if summary not in SUMMARIES:
             raise ValueError(f"summary is {summary!r}; choose one of {', '.join(SUMMARIES)}")
         if summary == "ends" and memory_dim % 2:
-            raise ValueError(f"summary=ends reads halves of an even memory, not of {memory_dim}; set summary=mean")
+            raise ValueError(f"summary=ends needs an even memory width, not {memory_dim}; set summary=mean")
         self.summary = summary
         hidden_dim = dim if hidden_dim is None else require_positive(hidden_dim, "hidden_dim")
         self.start = nn.Linear(memory_dim, hidden_dim)  # W of s_0

@@ -42,7 +42,7 @@ class FixedGaussian(CrossMixer[Values, NoState]):
         super().__init__(dim=dim, memory_dim=memory_dim)
         require_divisible(dim, num_heads)
         if rate <= 0:
-            raise ValueError(f"rate is {rate}; choose more than 0 positions of the source for each of the target")
+            raise ValueError(f"rate is {rate}; choose a number above 0, the source positions per target position")
         self.num_heads = num_heads
         self.dropout = require_probability(dropout, "attention dropout")
         self.value = projection(memory_dim, dim)

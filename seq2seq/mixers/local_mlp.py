@@ -50,7 +50,7 @@ class LocalMLP(SelfMixer[Past]):
         self.max_len = require_positive(max_len, "max_len")
         self.backend = require_backend(backend)
         if not causal and backend == "triton":
-            raise ValueError("backend=triton serves decoding alone; choose backend=auto or backend=torch")
+            raise ValueError("backend=triton supports decoding only; choose backend=auto or backend=torch")
         self.inner = nn.Linear(dim, dim, bias=False)
         self.out = nn.Linear(dim, dim)
         initialize(self.inner, self.out)

@@ -61,13 +61,11 @@ class LuongRead(nn.Module):
             raise ValueError(f"score=dot needs equal widths, not {query_dim} and {memory_dim}; set score=general")
         if (score == "location") != (max_len is not None):
             raise ValueError(
-                f"max_len is {max_len}, the longest source, which score=location alone needs; with score={score} set "
+                f"max_len is {max_len}, the longest source; only score=location needs it: with score={score} set "
                 + ("max_len, for example to ${model.max_len}" if score == "location" else "max_len=null")
             )
         if coverage and score != "concat":
-            raise ValueError(
-                f"coverage is one more matrix of score=concat, not of score={score}; choose another of them"
-            )
+            raise ValueError(f"coverage needs score=concat, not score={score}; change one of them")
         self.score = score
         self.scope = scope
         self.half_window = require_positive(half_window, "half_window")

@@ -82,8 +82,8 @@ class Quadratic(SelfMixer[Past]):
             raise ValueError(f"center_std is {center_std}; choose a standard deviation, 0 or more")
         if require_positive(dilation, "dilation") > 1 and center_std is not None:
             raise ValueError(
-                f"dilation {dilation} is a distance of taps, where center_std={center_std} draws centers at "
-                "random; set center_std to null, or dilation to 1"
+                f"dilation {dilation} spaces the centers evenly, but center_std={center_std} draws them at random; "
+                "set center_std to null, or dilation to 1"
             )
         if padding not in ("repeat", "zeros"):
             raise ValueError(f"padding is {padding!r}; choose repeat or zeros")
@@ -190,6 +190,8 @@ def _taps(count: int, axes: int, *, causal: bool) -> Tensor:
     """Return the offsets of a convolution's `count` taps, on a grid in a square: (count, axes)."""
     side = count if axes == 1 else math.isqrt(count)
     if side**axes != count:
-        raise ValueError(f"num_heads is {count}, on a grid not a square; choose {side**2} or {(side + 1) ** 2}")
+        raise ValueError(
+            f"num_heads is {count}, but a grid needs a square number; choose {side**2} or {(side + 1) ** 2}"
+        )
     line = torch.arange(side).float() - left_padding(side, causal)
     return torch.cartesian_prod(*[line] * axes).view(count, axes)

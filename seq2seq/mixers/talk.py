@@ -46,7 +46,9 @@ class TaLK(SelfMixer[Window]):
         super().__init__(dim=dim, causal=causal)
         require_divisible(dim, num_heads)
         if kernel_size < 2:
-            raise ValueError(f"kernel_size is {kernel_size}; choose 2 or more, for there must be sizes to choose from")
+            raise ValueError(
+                f"kernel_size is {kernel_size}; choose 2 or more, so that the mixer can choose among sizes"
+            )
         self.num_heads = num_heads
         self.glu = glu
         self.kernel_size = kernel_size

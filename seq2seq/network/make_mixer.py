@@ -57,7 +57,7 @@ def mixer_class(target: str, contract: type[nn.Module], *, trust: Sequence[str] 
     require_trusted(f"{result.__module__}.{name}", trust)
     if not issubclass(result, contract) or result is contract:
         base = f"{contract.__module__}.{contract.__name__}"
-        raise TargetError(f"_target_ {target!r} is no mixer for this slot: it must be a subclass of {base}")
+        raise TargetError(f"_target_ {target!r} is not a mixer for this slot: it must be a subclass of {base}")
     return result
 
 

@@ -26,14 +26,14 @@ def blocks_of(layer: nn.Linear) -> tuple[int, ...]:
 
 
 def value_layer(mixer: nn.Module) -> Any:
-    """Return the layer of a mixer that computes values, recorded by `in_blocks`; None unless there is one."""
+    """Return the layer of a mixer that computes values, recorded by `in_blocks`; None unless there is exactly one."""
     found = [each for each in mixer.modules() if getattr(each, "values", None) is not None]
     return found[0] if len(found) == 1 else None
 
 
 @torch.no_grad()
 def take_values(mixer: nn.Module, old: nn.Module) -> Tensor | None:
-    """Give a mixer the matrix of values of another, and return it; None if one has none, or their sizes differ.
+    """Give a mixer the matrix of values of another, and return it; None if either lacks it, or their sizes differ.
 
     Gates begin as zeros, half open, so that gated values are doubled; predicted weights begin equal.
     """

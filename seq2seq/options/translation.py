@@ -56,18 +56,20 @@ def add_model_options(parser: argparse._ActionsContainer, *, sentences: str = "a
         f"than most training lines (auto) ({sentences})"
     )
     add("--sentences", choices=SENTENCES, default=sentences, help=text)
-    add("--ensemble", nargs="+", type=nonempty, default=[], metavar="FILE", help="average it with these checkpoints")
-    add("--shortlist", type=nonempty, metavar="FILE", help="score the pieces of python -m seq2seq.shortlist alone")
-    text = "terms that translations must have if a sentence has their source: source, tab, target, one a line"
+    text = "average the probabilities with these checkpoints"
+    add("--ensemble", nargs="+", type=nonempty, default=[], metavar="FILE", help=text)
+    text = "file of python -m seq2seq.shortlist; only its pieces are scored"
+    add("--shortlist", type=nonempty, metavar="FILE", help=text)
+    text = "terms, one per line (source, tab, target): a translation has the target if its sentence has the source"
     add("--glossary", type=nonempty, metavar="FILE", help=text)
-    text = "require terms of the translation, or write them into the source of a model that was trained so (search)"
+    text = "search: require terms in translations; tags: write them into sources, as data.augment.terms does (search)"
     add("--glossary-by", choices=("search", "tags"), help=text)
     add("--tgt-lang", type=nonempty, metavar="LANG", help="target language, of a checkpoint that has several")
     text = "source language, of a checkpoint whose sources begin with the tag of their language"
     add("--src-lang", type=nonempty, metavar="LANG", help=text)
     add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:N or auto (auto)")
-    add("--dtype", choices=DTYPES, help="number format of the weights (float32; on a GPU bfloat16, but to score)")
-    text = "on a GPU, replay decoding steps that are captured once (where that is possible)"
+    add("--dtype", choices=DTYPES, help="number format of the weights (float32; bfloat16 on a GPU, except to score)")
+    text = "replay decoding steps as CUDA graphs (on a GPU, where possible)"
     add("--cuda-graphs", action=argparse.BooleanOptionalAction, help=text)
     add("--threads", type=whole_number(1, MOST_THREADS), metavar="N", help="CPU threads (as many as cores are free)")
     text = "package, besides seq2seq, whose mixers a checkpoint may name; may be repeated"

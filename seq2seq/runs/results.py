@@ -175,7 +175,9 @@ def read_metrics(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
         rows = list(reader)
         return list(reader.fieldnames or ()), rows
     except (csv.Error, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({error}): copy it again, or move it away to go on without it") from None
+        raise ValueError(
+            f"{path} is damaged ({error}): copy it again, or move it away to continue without it"
+        ) from None
 
 
 def read_curve(path: Path, column: str) -> list[tuple[float, float]]:

@@ -57,8 +57,8 @@ def resolve_resume(
         raise _in_use(folder, resume or "null")
     if resume == "auto":
         unnamed = (
-            " (its name stands for all settings, budgets too; to continue a run under others, give both commands "
-            "run=<name>, or this one resume=<folder>)"
+            " (its name depends on all settings, budgets included; to continue a run under other settings, give both "
+            "commands run=<name>, or this one resume=<folder>)"
         )
         log.info("resume=auto: %s holds no run yet, so a new one starts%s", folder.path, "" if named else unnamed)
     return folder, path
@@ -96,7 +96,7 @@ def _named(resume: str) -> tuple[RunFolder, Path]:
         raise ValueError(f"resume={resume}: no such file; name a run's folder, or use resume=auto")
     if path.suffix == ".safetensors":
         raise ValueError(
-            f"resume={resume}: holds weights alone, and no state of a training; name the run's folder, or start a new "
+            f"resume={resume}: holds only weights, no training state; name the run's folder, or start a new "
             f"run from these weights with init_from={resume}"
         )
     folder = RunFolder.of_checkpoint(path)
@@ -167,8 +167,8 @@ class Resumed(NamedTuple):
         later = updates(folder.last) if path != folder.last else None
         if later is not None and later > step:
             raise ValueError(
-                f"resume={path} is of update {step:,}, and the run in {folder.path} has continued to update {later:,}: "
-                "continue that with resume=auto, or copy the folder, with this file as its last.ckpt, and resume the "
+                f"resume={path} is from update {step:,}, but the run in {folder.path} has reached update {later:,}: "
+                "continue it with resume=auto, or copy the folder with this file as its last.ckpt, and resume the "
                 "copy"
             )
         trainer = config["trainer"]
@@ -218,8 +218,8 @@ def _some(changed: Sequence[str]) -> str:
 
 
 def _another_run(path: Path, reason: str, *, forcible: bool = True) -> ValueError:
-    rest = " (force=true continues all the same)" if forcible else ""
+    rest = " (force=true continues anyway)" if forcible else ""
     return ValueError(
         f"{path} cannot be continued: {reason}; resume it with the settings and text it was trained on, "
-        f"or train anew with resume=null, after moving {path.parents[1]} away or with run=<name>{rest}"
+        f"or start a new run with resume=null: move {path.parents[1]} away, or set run=<name>{rest}"
     )

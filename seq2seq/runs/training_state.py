@@ -88,7 +88,7 @@ def newest_state(folder: RunFolder) -> Path | None:
     if not faults:
         return None
     weights = f"start a new run from its weights with init_from={folder.path} run=<name>"
-    rest = weights if folder.best.exists() else "delete the folder to start anew"
+    rest = weights if folder.best.exists() else "delete the folder to start over"
     raise ValueError(f"{'; '.join(faults)}; no whole state is left: {rest}")
 
 

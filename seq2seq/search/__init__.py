@@ -62,7 +62,7 @@ def search(
         selection: As in `search_stream`, as are suppress, shortlist and graphs.
 
     Returns:
-        For each sentence, settings.n_best hypotheses, or fewer, but at least one, if fewer have ended.
+        For each sentence at most settings.n_best hypotheses, and at least one.
 
     Raises:
         NotFiniteScoresError: The model's logits are not finite.
@@ -102,7 +102,7 @@ def search_stream(
     """Search the translations of a stream of sentences by continuous batching.
 
     Args:
-        sources: Sentences, best sorted by length, longest first, since a batch is padded to its longest sentence.
+        sources: Sentences, ideally from longest to shortest, since a batch is padded to its longest sentence.
         rows: Maximum sentences in a batch, or a function from the length of a batch's first sentence to this number.
         selection: Chooses among extensions (default: according to `settings`).
         suppress: Tokens that are never generated.

@@ -1,6 +1,6 @@
 """An automaton of UTF-8 over byte pieces, so that a search writes whole characters.
 
-State 0 is between characters; every other state tells which bytes must still follow in a character that has begun.
+State 0 is between characters; every other state says which bytes must still follow in a character that has begun.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Graphs:
 
     Args:
         make: Makes the recorder of a search.
-        quiet: Do not warn if steps are not captured, for when the user did not ask for graphs.
+        quiet: Do not warn about steps that are not captured, since the user did not request graphs.
     """
 
     def __init__(self, make: Callable[[], CudaRecorder], *, quiet: bool = False) -> None:
@@ -128,7 +128,7 @@ def cuda_graphs(device: torch.device, *, quiet: bool = False) -> Graphs:
 
 
 def choose_graphs(device: torch.device, asked: bool | None) -> Graphs | None:
-    """Return captures if `asked` is True, or, quietly, on a GPU if it is None; else return None, for plain steps."""
+    """Return captures if `asked` is True, or quiet ones if it is None on a GPU; else None, for plain steps."""
     wanted = device.type == "cuda" if asked is None else asked
     return cuda_graphs(device, quiet=asked is None) if wanted else None
 
@@ -161,7 +161,7 @@ class Steps:
             graphs.warn("phrases are searched by the host")
             return False
         if self.rows.narrowed:
-            graphs.warn("a shortlist gives every set of sentences an output layer of its own")
+            graphs.warn("with a shortlist the output layer changes with the sentences")
             return False
         # Autocast caches its casts of weights in memory that the next graph overwrites
         if torch.is_autocast_enabled(self.rows.open.last.device.type):

@@ -14,7 +14,7 @@ class Results:
     """Results of a step for all rows: log p, parent and token of each column of a beam, (3, B, beam).
 
     Args:
-        parts: Those of extensions of which some have ended, then those of extensions that continue, (6, B, beam).
+        parts: Results of the extensions that may have ended, then of the extensions that continue, (6, B, beam).
         rows: The rows of unfinished sentences.
 
     Raises:

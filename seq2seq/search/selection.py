@@ -16,7 +16,7 @@ _BLOCK = 64
 
 @dataclasses.dataclass(frozen=True)
 class BestFirst(Selection):
-    """Beam search: of the best 2 beam extensions, the first `beam` may end; the first `beam` without eos are kept."""
+    """Beam search: of the 2 * beam best extensions, the first `beam` may end; the first `beam` without eos are kept."""
 
     eos: int
 

@@ -37,11 +37,11 @@ class CleanSettings(Section):
     empty: bool | None = setting(True, "an empty side")
     same: bool | None = setting(True, "source = target")
     language: float | bool | None = setting(
-        None, "a side in another language than named, by least probability (0.8); needs py3langid", above=0, most=1
+        None, "a side in another language with at least this probability (0.8); needs py3langid", above=0, most=1
     )
     duplicates: bool | None = setting(True, "the same pair again")
     max_length: int | bool | None = setting(
-        250, "pieces a side; longer pairs than max_tokens are dropped in any case", least=1
+        250, "pieces per side; pairs longer than max_tokens are always dropped", least=1
     )
     length_ratio: float | bool | None = setting(3.0, "pieces of the longer side over pieces of the shorter", least=1)
     length_deviation: float | bool | None = setting(
@@ -102,10 +102,17 @@ class CorpusSettings(Section):
         None, "{language: column} where columns are not named by language; numbers for CSV and TSV without header"
     )
     format: str | None = setting(None, "text, json, csv, tsv, tmx or parquet; null goes by the file's suffix")
-    holdout: int = setting(1000, "training pairs held out for valid, and for test, if null", least=1, idle=_both_named)
-    limit: int | None = setting(None, "sample of so many pairs of each corpus (a stream's first); null = all", least=1)
+    holdout: int = setting(
+        1000, "training pairs held out for each of valid and test that is null", least=1, idle=_both_named
+    )
+    limit: int | None = setting(
+        None, "pairs sampled from each corpus (the first ones of a stream); null = all", least=1
+    )
     context: int = setting(
-        0, "sources of the same document before each source; a blank line ends a document", least=0, most=MOST_CONTEXT
+        0,
+        "preceding sources of the document put before each source; a blank line ends a document",
+        least=0,
+        most=MOST_CONTEXT,
     )
     clean: CleanSettings = setting(CleanSettings(), "rules that drop training pairs; null or false turns one off")
     # Set by the program for an entry of data.corpora.
@@ -139,15 +146,19 @@ class DataSettings(CorpusSettings):
     # A pair of a few pieces fits in 8 tokens.
     max_tokens: int | str = setting(
         4096,
-        "budget of a micro-batch, rows * longest side; auto: what memory holds",
+        "tokens of a micro-batch, rows * longest side; auto: as many as memory holds",
         words=("auto",),
         least=8,
     )
-    batch_tokens: int | None = setting(None, "tokens of an update, over devices; null: trainer.accumulate", least=8)
+    batch_tokens: int | None = setting(
+        None, "tokens of an update over all devices; null: by trainer.accumulate", least=8
+    )
     vocab_size: int = setting(VOCAB_SIZE, "pieces of a tokenizer that is trained", least=5, most=2**24)
     num_proc: int = setting(1, "processes that encode the text; the result is the same", least=1, most=1024)
     num_workers: int = setting(0, "processes that make batches; 0 = the training process itself", least=0, most=1024)
-    tokenize: Mapping[str, str] = setting(dict(TOKENIZE), "sacreBLEU tokenizer by target language, else as `score`")
+    tokenize: Mapping[str, str] = setting(
+        dict(TOKENIZE), "sacreBLEU tokenizer by target language; for others as in `score`"
+    )
     convention: str | None = setting(None, "also score the test set on tokens, as papers do", choices=CONVENTIONS)
     lowercase: bool = setting(False, "lower-case text for data.convention", needs={"convention": CONVENTIONS})
 
@@ -157,7 +168,7 @@ class DataSettings(CorpusSettings):
             self._check_stream()
         if self.max_tokens == "auto" and self.batch_tokens is None:
             raise ValueError(
-                "data.max_tokens=auto needs the tokens of an update, too: data.batch_tokens=25000, for example"
+                "data.max_tokens=auto also needs the tokens of an update, for example data.batch_tokens=25000"
             )
 
     def _check_stream(self) -> None:

@@ -216,7 +216,10 @@ def _wrong_change(override: Override, word: str) -> str:
     if group and group != place and not override.is_delete() and override.value() is not None and "{" not in value:
         return f"{shown(word)}: a file is chosen by its group; write {group}={shown(value)}"
     if override.is_delete() and not f"{key}.".startswith(_USER_NAMED):
-        return f"{word}: a setting cannot be deleted; null turns off what can be off, and {key} left out is its default"
+        return (
+            f"{word}: a setting cannot be deleted; leave {key} out for its default, or set it to null, which turns off "
+            "what can be off"
+        )
     # Hydra would drop the added choice without a word.
     if word.startswith("+") and (conf_dir() / key).is_dir():
         return f"{shown(word)}: {key} has a choice already; write {shown(word.lstrip('+'))}"

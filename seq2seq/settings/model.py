@@ -28,17 +28,19 @@ class ModelSettings(Section):
     ffn_dim: int = setting(2048, "inner width of the feed-forward; 0: no feed-forward", least=0, most=WIDEST)
     num_heads: int = setting(8, "heads of every mixer that has heads", least=1, most=WIDEST)
     encoder_layers: int = setting(6, "encoder layers; mixer.extra_encoder_layers is added", least=1, most=_DEEPEST)
-    encoder_stages: int = setting(1, "stages of the encoder, each of fewer positions than the last", least=1, most=20)
+    encoder_stages: int = setting(
+        1, "stages of the encoder, each with fewer positions than the one before", least=1, most=20
+    )
     encoder_pooling: int = setting(
         2,
-        "positions that become one where a stage begins, along either side of a grid",
+        "positions pooled into one where a stage begins, along each side of a grid",
         least=2,
         most=1024,
         needs={"encoder_stages": range(2, 21)},
     )
     encoder_growth: int = setting(
         1,
-        "factor by which a stage is wider than the last",
+        "factor by which a stage is wider than the one before",
         least=1,
         most=64,
         needs={"encoder_stages": range(2, 21)},
@@ -63,7 +65,7 @@ class ModelSettings(Section):
     )
     scale_embedding: bool = setting(True, "multiply embeddings by sqrt(dim)")
     tie: str = setting("all", "shared embedding tables: all three, or target and output", choices=TIES)
-    output_bias: bool = setting(False, "add a bias to a tied output layer (one that is not tied has one)")
+    output_bias: bool = setting(False, "add a bias to a tied output layer (an untied one always has a bias)")
     # Regularization.
     dropout: float = setting(0.1, "dropout after embeddings and sublayers (CPU: multiples of 1/256)", least=0, below=1)
     activation_dropout: float = setting(0.0, "dropout inside the feed-forward", least=0, below=1)

@@ -37,13 +37,15 @@ class OptimSettings(Section):
     # The optimizer.
     name: str = setting("adam", "adam is AdamW; muon is Muon for linear layers, AdamW for the rest", choices=OPTIMIZERS)
     lr: float = setting(5e-4, "peak learning rate", above=0)
-    peak_lr: float = setting(5e-4, "peak for this size of model, which muon and anneal use", above=0, idle=_is_no_rate)
+    peak_lr: float = setting(
+        5e-4, "peak learning rate for this model size, used by optim=muon and optim=anneal", above=0, idle=_is_no_rate
+    )
     betas: tuple[float, float] = setting((0.9, 0.98), "decay rates of Adam's moments", least=0, below=1, needs=_ADAM)
     rho: float = setting(0.95, "decay rate of AdaDelta's squares", least=0, below=1, needs={"name": ("adadelta",)})
     momentum: float = setting(0.95, "momentum of Muon", least=0, below=1, needs=_MUON)
     adam_lr_scale: float = setting(1.0, "learning rate of Muon's AdamW, as a multiple of lr", above=0, needs=_MUON)
     eps: float = setting(1e-9, "added to the denominator", above=0)
-    weight_decay: float = setting(0.0, "decoupled decay, times lr; adadelta adds it to the gradient", least=0)
+    weight_decay: float = setting(0.0, "decoupled weight decay, times lr; adadelta adds it to the gradient", least=0)
     # The schedule, counted in updates, or for anneal in shares of the budget.
     schedule: str = setting("inverse_sqrt", "schedule of the learning rate", choices=SCHEDULES)
     warmup_steps: int = setting(4000, "updates of linear warm-up", least=0, needs=_UPDATES)
@@ -60,11 +62,13 @@ class OptimSettings(Section):
         0.5, "share of the teacher's predictions in the target", above=0, most=1, needs={"teacher": SET}
     )
     guided_alignment: float = setting(
-        0.0, "weight of the loss of attention against word alignments, such as 0.1; 0 = off", least=0
+        0.0, "weight of the loss that trains attention on word alignments, such as 0.1; 0 = off", least=0
     )
     freeze: tuple[str, ...] = setting((), "weights that are not trained, by name with * and ?: [encoder.*]")
     lora: int | None = setting(
-        None, "rank of low-rank updates (LoRA) of a checkpoint's matrices; other weights stay; null = off", least=1
+        None,
+        "rank of low-rank updates (LoRA) of a checkpoint's matrices; other weights are frozen; null = off",
+        least=1,
     )
     r_drop: float = setting(0.0, "weight of the divergence of two passes (R-Drop), such as 5; 0 = off", least=0)
 

@@ -30,8 +30,10 @@ class RunSettings(Section):
     init_from: str | None = setting(None, "a checkpoint whose weights and tokenizer a new run starts from")
     runs: str = setting("runs", "folder of all runs")
     run: str | None = setting(None, "name of the run's folder; null = <data>-<mixer>-<hash of these settings>")
-    callbacks: Mapping[str, Any] = setting({}, "your own, {name: {_target_: a class, argument: value}}; add with +")
-    cache: str = setting(".cache", "folder of prepared data; the variable SEQ2SEQ_CACHE changes it")
+    callbacks: Mapping[str, Any] = setting(
+        {}, "your own callbacks, {name: {_target_: a class, argument: value}}; add with +"
+    )
+    cache: str = setting(".cache", "folder of prepared data; the variable SEQ2SEQ_CACHE sets the default")
 
     def __post_init__(self) -> None:
         super().__post_init__()

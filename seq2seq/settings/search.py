@@ -38,11 +38,11 @@ class SearchSettings(Section):
     )
     n_best: int = setting(1, "translations per sentence (seq2seq.translate --n-best)", least=1, most=1000)
     length_norm: str = setting("power", "power: length^penalty; gnmt: ((5 + length) / 6)^penalty", choices=LENGTH_NORMS)
-    min_len: int = setting(0, "least pieces of a translation, the end not counted", least=0, most=10_000)
-    no_repeat_ngram: int = setting(0, "length of the sequences that may not repeat; 0 allows all", least=0, most=100)
-    beam_groups: int = setting(1, "equal parts of the beam that are kept different", least=1, most=1000)
+    min_len: int = setting(0, "minimum pieces of a translation, without the end", least=0, most=10_000)
+    no_repeat_ngram: int = setting(0, "length of piece sequences that may not repeat; 0 = off", least=0, most=100)
+    beam_groups: int = setting(1, "groups of diverse beam search, equal parts of the beam", least=1, most=1000)
     diversity: float = setting(
-        0.5, "cost of tokens that earlier groups have", least=0, most=100, needs={"beam_groups": range(2, 1001)}
+        0.5, "penalty on tokens that earlier groups chose", least=0, most=100, needs={"beam_groups": range(2, 1001)}
     )
     max_len: int | None = internal(None)
 
@@ -50,7 +50,7 @@ class SearchSettings(Section):
         super().__post_init__()
         # A beam holds no more hypotheses than its size.
         if self.n_best > self.beam_size:
-            raise ValueError(f"n_best {self.n_best} needs at least as large a beam_size, not {self.beam_size}")
+            raise ValueError(f"n_best {self.n_best} is more than beam_size {self.beam_size}; raise beam_size")
         if self.beam_size % self.beam_groups:
             raise ValueError(f"beam_groups is {self.beam_groups}; choose a divisor of beam_size ({self.beam_size})")
         if self.max_len is not None and self.min_len >= self.max_len:
@@ -71,8 +71,10 @@ class SamplingSettings(Section):
     section: ClassVar[str] = "sampling"
 
     temperature: float = setting(1.0, "below 1 sharpens the distribution, above 1 flattens it", least=1e-3, most=1000)
-    top_k: int = setting(0, "sample from so many most probable pieces; 0 is all", least=0, most=10**9)
-    top_p: float = setting(1.0, "sample from the most probable pieces of this probability together", above=0, most=1)
+    top_k: int = setting(0, "sample from this many most probable pieces; 0 = all", least=0, most=10**9)
+    top_p: float = setting(
+        1.0, "sample from the most probable pieces that together have this probability", above=0, most=1
+    )
     seed: int = setting(0, "seed of the samples", least=0, most=2**63 - 1)
 
 
@@ -96,7 +98,7 @@ def chosen_search(defaults: SearchSettings, given: Mapping[str, Any]) -> tuple[S
     samples = given.get("samples")
     if samples is None:
         if alone := [*draws, *(["mbr"] if "mbr" in given else [])]:
-            raise ValueError(f"{alone[0]} goes with samples")
+            raise ValueError(f"{alone[0]} needs samples")
         settings = dataclasses.replace(defaults, **searched)
         require_used(settings, searched, written=str)
         require_one_group(settings, None, phrases=bool(constraints))
@@ -104,7 +106,7 @@ def chosen_search(defaults: SearchSettings, given: Mapping[str, Any]) -> tuple[S
     if refused := [*(name for name in _SEARCH_ONLY if name in searched), *constraints]:
         raise ValueError(f"{refused[0]} is an option of beam search, which samples replaces; leave one out")
     if (n_best := searched.get("n_best", defaults.n_best)) > samples:
-        raise ValueError(f"n_best {n_best} needs as many samples, not {samples}")
+        raise ValueError(f"n_best {n_best} is more than samples {samples}; raise samples")
     # As many hypotheses as samples
     settings = dataclasses.replace(defaults, **searched, beam_size=samples, beam_groups=1)
     return settings, SamplingSettings(**draws)

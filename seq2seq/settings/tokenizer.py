@@ -126,8 +126,8 @@ class TokenizerSettings(Section):
     # Existing models.
     model: str | None = setting(None, "existing SentencePiece model for both sides, instead of training one")
     src_model: str | None = setting(None, "existing model for the source; needs tgt_model")
-    tgt_model: str | None = setting(None, "existing model for the target; needs src_model, but for images")
-    extend: int | None = setting(None, "most pieces to add to existing models, besides tags", least=0, most=2**20)
+    tgt_model: str | None = setting(None, "existing model for the target; needs src_model, except with images")
+    extend: int | None = setting(None, "maximum pieces to add to an existing model, besides tags", least=0, most=2**20)
     # Training of new models.
     type: str = setting("unigram", "algorithm of a trained model; word: a piece is a word", choices=TYPES, **_TRAINED)
     vocab_size: int = setting(VOCAB_SIZE, "pieces of a trained model, which data.vocab_size sets", least=5, most=2**24)

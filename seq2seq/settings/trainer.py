@@ -25,7 +25,7 @@ class LightningSettings(Section):
     deterministic: bool | str = setting(False, "deterministic algorithms: true, or warn", words=("warn",))
     enable_model_summary: bool = setting(False, "print the model's layers and their parameters at the start")
     inference_mode: bool = setting(True, "validate and test under torch.inference_mode; false: under torch.no_grad")
-    sync_batchnorm: bool = setting(False, "statistics of torch's BatchNorm layers in your mixer over all processes")
+    sync_batchnorm: bool = setting(False, "share statistics of BatchNorm layers in your mixer between processes")
 
 
 def _does_not_grow(trainer: TrainerSettings) -> str:
@@ -62,17 +62,19 @@ class TrainerSettings(Section):
     # Validation.
     val_steps: int | None = setting(None, "updates between validations; every epoch if val_time is null, too", least=1)
     val_time: float | None = setting(None, "time between validations", duration=True)
-    val_sentences: int | None = setting(None, "validate on so many sentences, spread over the set; null = all", least=1)
+    val_sentences: int | None = setting(None, "sentences of a validation, spread over the set; null = all", least=1)
     val_beam_size: int = setting(1, "beam of a validation; search.beam_size is the test set's", least=1, most=1000)
-    val_max_len_ratio: float = setting(1.3, "as search.max_len_ratio, for validations, and no larger", least=0)
-    val_max_len_extra: int = setting(10, "as search.max_len_extra, for validations, and no larger", least=1)
-    val_share: float = setting(0.05, "most time for validations, as a share", above=0, most=1, idle=_by_updates)
+    val_max_len_ratio: float = setting(1.3, "search.max_len_ratio of validations, at most that of the test", least=0)
+    val_max_len_extra: int = setting(10, "search.max_len_extra of validations, at most that of the test", least=1)
+    val_share: float = setting(0.05, "maximum share of the time for validations", above=0, most=1, idle=_by_updates)
     patience: int | None = setting(None, "validations without a better BLEU before the run stops; null = off", least=1)
     # Checkpoints and sweeps.
     save_time: float | None = setting("10m", "time between writes of last.ckpt, besides validations", duration=True)
-    keep_last: int | None = setting(None, "keep step-<update>.safetensors of so many last validations", least=1)
-    keep_best: int | None = setting(None, "keep top-<update>.safetensors of so many best validations", least=1)
-    median_stop: int | None = setting(None, "sweeps: stop below the median of so many jobs; null = off", least=1)
+    keep_last: int | None = setting(None, "number of latest validations to keep, as step-<update>.safetensors", least=1)
+    keep_best: int | None = setting(None, "number of best validations to keep, as top-<update>.safetensors", least=1)
+    median_stop: int | None = setting(
+        None, "sweeps: stop a job below the median of at least this many others; null = off", least=1
+    )
     samples: int = setting(3, "translations shown at each validation", least=0)
     # Hardware.
     precision: str = setting(
@@ -82,10 +84,12 @@ class TrainerSettings(Section):
         "auto", "with precision=bf16: residual stream and layer norms in bf16; auto: on GPUs", words=("auto",)
     )
     accelerator: str = setting("auto", "device; auto is a GPU if the machine has one", choices=ACCELERATORS)
-    devices: int = setting(1, "processes per machine, each with a device of its own", least=1, most=1024)
+    devices: int = setting(1, "processes per machine, each with its own device", least=1, most=1024)
     nodes: int = setting(1, "machines; torchrun or SLURM starts the processes there", least=1, most=2**16)
-    threads: int | None = setting(None, "CPU threads; null: OMP_NUM_THREADS, or what is faster", least=1, most=1024)
-    strategy: str = setting("ddp", "of several processes: ddp has whole models, fsdp shards", choices=STRATEGIES)
+    threads: int | None = setting(
+        None, "CPU threads; null: OMP_NUM_THREADS, else one or all, whichever is faster", least=1, most=1024
+    )
+    strategy: str = setting("ddp", "for several processes: ddp copies the model, fsdp shards it", choices=STRATEGIES)
     compile: bool | str = setting("auto", "train with torch.compile; auto: no", words=("auto",))
     graphs: bool | str = setting(
         "auto", "replay captured passes on a GPU, for each shape of batches; auto: if possible", words=("auto",)
@@ -93,9 +97,14 @@ class TrainerSettings(Section):
     fused: bool = setting(False, "GPU kernels for short attention and for a sublayer's end (not measured yet)")
     checkpoint_activations: bool = setting(False, "recompute activations in the backward pass: less memory, more time")
     # Weights, faults and logs.
-    ema: float | None = setting(None, "decay of averaged weights, such as 0.999: validated and saved", above=0, below=1)
+    ema: float | None = setting(
+        None,
+        "decay of a moving average of the weights, such as 0.999; the average is validated and saved",
+        above=0,
+        below=1,
+    )
     max_skipped: int = setting(10, "updates with a non-finite gradient that are skipped before the run ends", least=0)
-    profile: bool = setting(False, "write a table and a trace of the time of some updates")
+    profile: bool = setting(False, "profile some updates: write a table and a trace")
     log_steps: int = setting(50, "updates between rows of metrics.csv", least=1)
     line_time: float = setting("10s", "time between lines of progress without a terminal", duration=True)
     dry_run: bool = setting(False, "try all stages: 2 updates, then validation and test of 8 sentences")

@@ -53,7 +53,7 @@ def checkpoint_file(path: Path) -> Path:
     if file.suffix == ".ckpt":
         run = file.absolute().parent.parent
         other = path.parent.parent if (run / BEST).is_file() else "a run's folder, or a .safetensors file"
-        raise CheckpointError(f"{file}: holds the state of a training, for resume alone; name {other}")
+        raise CheckpointError(f"{file}: holds a training state, which only resume reads; name {other}")
     return file
 
 

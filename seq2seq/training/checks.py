@@ -72,7 +72,7 @@ def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
 
 
 def guides(plan: RunPlan, model: Seq2Seq) -> bool:
-    """Return True if a run trains attention on alignments; raise ValueError if it cannot, or names some in vain."""
+    """Return True if a run trains attention on alignments; raise ValueError if it cannot, or does not use the file."""
     weight, file, trainer = plan.optim.guided_alignment, plan.data.alignment, plan.trainer
     if file is not None and not (weight and Path(file).is_file()):
         raise ValueError(f"data.alignment={file}: {'no such file' if weight else 'needs optim.guided_alignment=0.1'}")
@@ -145,8 +145,8 @@ def plan_data(plan: RunPlan, start: Loaded | None) -> DataPlan:
         needed = int(padded_width(longest))
         raise ValueError(
             f"{named} is too few for training sentences of up to {longest} pieces, padded to {needed}; set it to "
-            f"{needed} or more, or data.clean.max_length={longest_width(most)}, or sinusoidal positions and mixers "
-            "without max_len"
+            f"{needed} or more, set data.clean.max_length={longest_width(most)}, or choose sinusoidal positions and "
+            "mixers without max_len"
         )
     if start and data.tokenizer.extend is None and not plan.tokenizer.ready_models:
         report_fit(start.tokenizer, data, str(plan.run.init_from))

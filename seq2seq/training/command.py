@@ -24,8 +24,8 @@ from seq2seq.system.stdio import print_error, whole_output
 # Exit status of an interrupted program, as shells report it.
 INTERRUPTED = 128 + signal.SIGINT
 _TRAIN = """\
-Train a translator: prepare the corpus, train, validate with BLEU, and score the test set. Everything is in one folder
-below runs/, which is named by the settings; the same command with resume=auto continues it.
+Train a translator: prepare the corpus, train, validate with BLEU, and score the test set. A run has one folder below
+runs/, named by its settings. The same command with resume=auto continues the run.
 
 usage: python -m seq2seq.train [group=choice] [setting=value] ... [-m]
 
@@ -46,7 +46,7 @@ _PLAIN = ("a word", "a word or null", "true or false", "a mapping {key: value}",
 # Meanings of the groups of conf/.
 _GROUPS = {
     "mixer": "token mixers of encoder and decoder; mixer/self@mixer.decoder=gru replaces one slot",
-    "data": "corpus; files are your own",
+    "data": "corpus; data=files reads your own",
     "model": "size",
     "optim": "optimizer and schedule of the learning rate",
     "tokenizer": "SentencePiece models, or patches of images",
@@ -132,7 +132,7 @@ def help_text(program: str) -> str:
     for group, meaning in _GROUPS.items():
         names = ", ".join(choices(group))
         parts.append(_item(f"{group}=", f"{meaning}: {names}"))
-    parts.append("\nsettings = default: meaning (what is allowed); what conf/ chooses instead is shown by --cfg job:")
+    parts.append("\nsettings = default: meaning (what is allowed); --cfg job shows the values that conf/ sets instead:")
     for section, cls in SECTIONS.items():
         parts += [
             _item(f"{name} = {written(value)}", meaning if wanted in _PLAIN else f"{meaning} ({wanted})")

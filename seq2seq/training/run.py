@@ -265,7 +265,7 @@ class TrainingRun:
         classifies = plan.config["model"]["decoder_layers"] == 0
         if classifies and data.stream:
             raise ValueError(
-                "model.decoder_layers=0 needs to know all targets, and data.streaming reads them on the way"
+                "model.decoder_layers=0 needs all targets before training, but data.streaming reads them during it"
             )
         # A class and eos
         if classifies and prepared.longest[1] > 2:
@@ -340,7 +340,7 @@ class TrainingRun:
 
 def _how_to_continue(folder: RunFolder, *, trained: bool) -> str:
     if not folder.states:
-        return "there was no checkpoint yet: the same command starts anew"
+        return "there was no checkpoint yet: the same command starts over"
     if trained:
         return f"training is done, and {folder.best} is whole: resume=auto continues with the test"
     return f"{folder.last} is whole: continue with resume=auto (force=true if settings changed)"

@@ -87,8 +87,8 @@ def _warn_of_clock(run: TrainingRun, state: RunState, step: int) -> None:
     counts = " and ".join(f"trainer.{key}={limit}" for key, limit in limits.items() if limit)
     if state.ended_by == "max_time" and counts:
         log.warning(
-            "trainer.max_time=%s ended the run at update %d, before %s; with trainer.max_time=null the clock ends "
-            "no run, and with trainer.max_time alone the learning rate falls in time",
+            "trainer.max_time=%s ended the run at update %d, before %s; set trainer.max_time=null to train that "
+            "long, or set trainer.max_time alone, so that the learning rate falls in time",
             run.plan.config["trainer"]["max_time"],
             step,
             counts,

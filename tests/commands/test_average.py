@@ -163,7 +163,7 @@ def test_inputs_that_make_no_average_are_refused(paths, tmp_path, capsys):
     for inputs, message in (
         ([paths[0]], "needs two"),
         ([paths[0], paths[1], again], f"{again} is named twice"),
-        ([paths[0], last], "last.ckpt: holds the state of a training"),
+        ([paths[0], last], "last.ckpt: holds a training state"),
     ):
         assert average.main(["--out", str(tmp_path / "x.safetensors"), *map(str, inputs)]) == 2
         assert message in capsys.readouterr().err

@@ -177,7 +177,7 @@ def test_the_legend_tells_which_tables_have_blocks():
         )
 
     texts = [legend([table(blocked) for blocked in each]) for each in ((True,), (False,), (True, False))]
-    assert ["no blocks" in text for text in texts] == [False, True, False]
+    assert ["not blocks" in text for text in texts] == [False, True, False]
     assert "where all rows of a table" in texts[2]
     # Models that have learned nothing
     assert ["hardly translate" in legend([table(True, bleu)]) for bleu in (1.9, 2.0)] == [True, False]
@@ -639,7 +639,7 @@ def test_power_of_a_planned_number_of_seeds(tmp_path, capsys, blocked):
     shift, critical = 0.5 / error, scipy.stats.t.ppf(0.975, freedom)
     power = scipy.stats.nct.sf(critical, freedom, shift) + scipy.stats.nct.cdf(-critical, freedom, shift)
     assert compare.main([str(tmp_path / "gru"), str(tmp_path / "lstm"), "--plan", str(seeds)]) == 0
-    pattern = f"{name} have a standard deviation of {variance**0.5:.2f} BLEU .*, and one of 0.5 in {power:.0%}"
+    pattern = f"{name} have a standard deviation of {variance**0.5:.2f} BLEU .*, and a difference of 0.5 in {power:.0%}"
     assert re.search(pattern, capsys.readouterr().out, re.DOTALL)
 
 
@@ -904,9 +904,9 @@ def test_bleu_by_source_length_is_sacrebleus_on_each_part(tmp_path, capsys):
         (["runs", "--set", "a=b", "--split", "valid"], "--set needs translations"),
         (["runs", "--set", "a/b=c"], "is not NAME=PREFIX"),
         (["runs", "--set", "a=b", "--set", "a=c"], "--set a is given twice"),
-        (["runs", "--comet-model", "a"], "--comet-model goes with --comet-python"),
-        (["runs", "--against", "cpu"], "--against goes with --figure"),
-        (["runs", "--interval", "5"], "--interval goes with --watch"),
+        (["runs", "--comet-model", "a"], "--comet-model needs --comet-python"),
+        (["runs", "--against", "cpu"], "--against needs --figure"),
+        (["runs", "--interval", "5"], "--interval needs --watch"),
         ([], "required"),
         (["runs", "--resamples", "0"], "whole number"),
     ],

@@ -259,7 +259,7 @@ def test_added_tokens_have_their_names(marian, tmp_path, caplog):
     (folder / "vocab.json").write_text(json.dumps(ids))
     out = tmp_path / "x.safetensors"
     assert run(folder, "--out", out, "--tgt-lang", "fr") == 0
-    assert "an added token (<term>)" in caplog.text
+    assert "added tokens in text (<term>)" in caplog.text
     assert "its files say en, and --tgt-lang says fr" in caplog.text
     tokenizer = checkpoint.load(out).tokenizer
     assert tokenizer.decode([[number]]) == ["<term>"]

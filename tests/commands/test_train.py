@@ -487,7 +487,7 @@ def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
         resumed.require_same_text(corpus_id, {}, force=True)
     # Other sampling leaves the pieces as they are
     resumed.require_same_text(corpus_id, {**first.prepared.tokenizer.to_state(), "sampling_alpha": 0.5})
-    with pytest.raises(ValueError, match=r"best\.safetensors: holds weights alone, .*; name the run's folder"):
+    with pytest.raises(ValueError, match=r"best\.safetensors: holds only weights, .*; name the run's folder"):
         checked(own, tmp_path, f"resume={first.folder.best}")
 
 
@@ -531,7 +531,7 @@ def test_resume_auto_without_a_run_says_so(corpus, tmp_path, caplog):
     caplog.set_level("INFO")
     assert checked(corpus, tmp_path, "resume=auto").resumed is None
     assert "holds no run yet" in caplog.text
-    assert "its name stands for all settings" in caplog.text
+    assert "its name depends on all settings" in caplog.text
     caplog.clear()
     assert checked(corpus, tmp_path, "resume=auto", "run=mine").resumed is None
     assert caplog.messages[0].endswith("mine holds no run yet, so a new one starts")
@@ -719,7 +719,7 @@ def test_an_older_checkpoint_needs_a_copied_folder(corpus, tmp_path):
     more = ("run=it", "resume=auto", *given, "trainer.max_steps=6")
     whole = execute(toycorpus.settings(corpus, tmp_path, *more))
     before = {path: path.read_bytes() for path in whole.folder.path.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match=r"older\.ckpt is of update 2, .*it has continued to update 6: .* resume=auto"):
+    with pytest.raises(ValueError, match=r"older\.ckpt is from update 2, .*it has reached update 6: .* resume=auto"):
         execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, f"resume={older}", "trainer.max_steps=4"))
     assert {path: path.read_bytes() for path in whole.folder.path.rglob("*") if path.is_file()} == before
     copied = shutil.copytree(whole.folder.path, tmp_path / "copied")

@@ -163,7 +163,7 @@ def test_one_of_two_files_finds_the_other(tmp_path, ending, language):
 
 def test_one_file_of_unknown_kind_says_what_to_type(tmp_path):
     (tmp_path / "corpus.txt").write_text("a\n")
-    with pytest.raises(ValueError, match=r"with \.de nor with \.en.*'data\.train=\[.*corpus\.txt,<target file>\]'"):
+    with pytest.raises(ValueError, match=r"neither \.de nor \.en.*'data\.train=\[.*corpus\.txt,<target file>\]'"):
         validate_corpus(options(tmp_path, train=str(tmp_path / "corpus.txt")), cache_dir=tmp_path / "c")
     (tmp_path / "corpus.tar.gz").write_text("a\n")
     with pytest.raises(ValueError, match=r"^data\.train=.*corpus\.tar\.gz is an archive"):
@@ -694,9 +694,7 @@ def test_the_compression_that_is_named_is_read(tmp_path):
 def test_tables_are_no_files_of_lines(tmp_path, place):
     for split in ("valid", "test"):
         write_text(tmp_path, split)
-    with pytest.raises(
-        ValueError, match=r"data\.train names two files, .* a\.jsonl is a table \(json\): name one file"
-    ):
+    with pytest.raises(ValueError, match=r"data\.train names two files .* a\.jsonl is a table \(json\): name one file"):
         load(options(tmp_path, train=place), tmp_path / "c")
 
 
@@ -770,10 +768,10 @@ def test_what_does_not_exist_names_the_setting_that_helps(tmp_path):
     for split in ("train", "more", "valid", "test"):
         write_text(tmp_path, split)
     prefixes = [str(tmp_path / "train"), str(tmp_path / "more")]
-    with pytest.raises(ValueError, match=r"train does not exist; it is a prefix: give one, .*data\.corpora"):
+    with pytest.raises(ValueError, match=r"train does not exist; it is a prefix: give it alone, .*data\.corpora"):
         validate_corpus(options(tmp_path, train=prefixes), cache_dir=tmp_path / "c")
     (tmp_path / "x.tmx").write_text("<tmx/>")
-    with pytest.raises(ValueError, match=r"valid does not exist; data\.format=tmx holds for every split"):
+    with pytest.raises(ValueError, match=r"valid does not exist; data\.format=tmx applies to every split"):
         validate_corpus(
             options(tmp_path, train=str(tmp_path / "x.tmx"), format="tmx", splits=("valid",)), cache_dir=tmp_path / "c"
         )

@@ -126,18 +126,21 @@ def test_pairs_held_out_of_one_corpus_that_another_one_trains_on_are_counted(fol
         pairs = list(zip(again.sources(split), again.references(split), strict=True))
         assert len(pairs) == 40
         count = sum(pair in shared for pair in pairs)
-        assert f"{count} of the 40 pairs of data.{split} are training pairs of data.corpora.again.train" in caplog.text
+        assert (
+            f"{count} of the 40 pairs of data.{split} are also training pairs of data.corpora.again.train"
+            in caplog.text
+        )
     caplog.clear()
     # In the other direction, with other spaces
     for language, lines in zip(("de", "en"), sides, strict=True):
         (tmp_path / f"turned.{language}").write_text("\n".join(f"{line} " for line in lines) + "\n")
     turned = {"train": str(tmp_path / "turned"), "src": "en", "tgt": "de"}
     prepared(folder, corpora={"turned": turned}, tag_target=True, **held)
-    assert "40 of the 40 pairs of data.test are training pairs of data.corpora.turned.train" in caplog.text
+    assert "40 of the 40 pairs of data.test are also training pairs of data.corpora.turned.train" in caplog.text
     caplog.clear()
     prepared(folder, corpora=bt(folder), **held)
     prepared(folder, corpora={"again": {"train": str(tmp_path / "again")}})
-    assert "are training pairs" not in caplog.text
+    assert "are also training pairs" not in caplog.text
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -152,9 +155,9 @@ def test_a_named_set_whose_pairs_are_trained_on_is_warned_of(folder, tmp_path, c
     # A second start reads the counts from the cache
     monkeypatch.delattr(overlap, "text_hashes")
     prepared(folder, **changes)
-    found = [line.partition(", too")[0] for line in caplog.messages if "are training pairs" in line]
+    found = [line.partition(", so")[0] for line in caplog.messages if "are also training pairs" in line]
     owner = "data.corpora.a" if named else "data"
-    assert found == [f"3 of the 4 pairs of data.valid are training pairs of {owner}.train"] * 2
+    assert found == [f"3 of the 4 pairs of data.valid are also training pairs of {owner}.train"] * 2
 
 
 @pytest.mark.parametrize("num_proc", [1, 2])
@@ -369,11 +372,11 @@ def parts_of(data: dict[str, Any]) -> list[NamedCorpus]:
         ({"corpora": {"bt": {"train": "x", "tag": "bt"}}}, r"tag='bt': write it in angle brackets"),
         (
             {"corpora": {"bt": {"train": "x", "tag": "<b>", "test": "y"}}},
-            r"bt\.tag=<b>: the sources of its .* test sets",
+            r"bt\.tag=<b>: its validation and test sources",
         ),
         (
             {"corpora": {"bt": {"train": "x"}, "train": {"tag": "<real>"}}},
-            r"train\.tag=<real>: the sources of its valid",
+            r"train\.tag=<real>: its validation and test sources",
         ),
         ({"corpora": {"bt": {"train": "x", "weight": 0}}}, r"weight=0"),
         ({"corpora": {"bt": {"train": "x", "weight": 2}}}, r"data\.corpora\.train has no weight"),

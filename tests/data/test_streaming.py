@@ -112,7 +112,7 @@ def test_buffers_follow_the_seed_and_the_cleaning(folder):
     kept = rounds(streamed(folder, clean={"length_ratio": None, "max_length": 25}), 400)
     assert max(batch.src.shape[1] for batch in kept) <= 26
     assert len({i for batch in kept for i in batch.index.tolist()}) < SIZE
-    with pytest.raises(ValueError, match="no training pair is left of the stream"):
+    with pytest.raises(ValueError, match="no training pair of the stream is left"):
         first(streamed(folder, clean={"max_length": 1}), 1)
 
 

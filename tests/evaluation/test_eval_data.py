@@ -99,7 +99,7 @@ def test_a_test_set_held_out_of_changed_text_is_refused(corpus, tmp_path):
         with (tmp_path / f"all.{language}").open("a") as file:
             file.writelines(f"{language} {i}\n" for i in range(200))
     changed = list(zip(*scored(corpus, data), strict=True))
-    message = rf"{len(set(changed) - set(pairs))} pairs of the test split.*changed since.*--data test=<path>"
+    message = rf"{len(set(changed) - set(pairs))} pairs of the held-out test split.*changed since.*--data test=<path>"
     with pytest.raises(ValueError, match=message):
         require_same_test(str(run.best), read, changed)
     # A test set with its own file may change
@@ -157,7 +157,7 @@ ADDRESS = "http://127.0.0.1:9/${oc.env:SECRET}.json"
 def test_a_file_of_settings_cannot_read_the_environment(corpus, changes, monkeypatch):
     monkeypatch.setenv("SECRET", "hunter2")
     key = next(iter(changes))
-    with pytest.raises(ValueError, match=rf"data\.{key}.*not resolved in a file.*--data {key}=") as refused:
+    with pytest.raises(ValueError, match=rf"data\.{key}.*interpolations are not resolved.*--data {key}=") as refused:
         found(corpus, section(corpus, **changes))
     assert "hunter2" not in str(refused.value)
     # The remedy of the message
@@ -187,7 +187,7 @@ def test_an_address_in_a_file_is_opened_only_if_the_command_names_it(corpus, cha
     monkeypatch.setattr(eval_data, "open_split", lambda split, settings, **_: opened.append(settings) or iter(()))
     monkeypatch.setattr(eval_data, "load_corpus", lambda settings, **_: opened.append(settings))
     data = section(corpus, **changes)
-    with pytest.raises(ValueError, match=r"which is not on this machine, and the command does not name it: .*--data "):
+    with pytest.raises(ValueError, match=r"is not on this machine, and the command does not name it: .*--data "):
         scored(corpus, data)
     own = corpus / "own.yaml"
     own.write_text(json.dumps(data))

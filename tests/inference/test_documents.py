@@ -655,11 +655,11 @@ def test_word_files_that_are_none_or_too_large_are_refused(monkeypatch):
     damaged[47:50] = b"\xff" * 3
     monkeypatch.setattr("seq2seq.inference.documents.word._MOST", 1000)
     for data, message in [
-        (b"PK", "no DOCX"),
+        (b"PK", "not a DOCX"),
         (file.getvalue(), "entity 'a'"),
         (large.getvalue(), "2,000 bytes"),
         (word("<w:p>"), "not XML"),
-        (bytes(damaged), "no DOCX"),
+        (bytes(damaged), "not a DOCX"),
     ]:
         with pytest.raises(ValueError, match=message):
             FORMATS[".docx"](data, same, "")

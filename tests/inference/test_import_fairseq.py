@@ -218,7 +218,7 @@ def test_compressed_and_damaged_files_are_refused(tmp_path):
         (JOINT, {"encoder.layernorm_embedding.weight": torch.ones(8)}, "have no place here"),
         (JOINT, {"encoder.layers.0.fc1.weight": torch.ones(1).expand(10**6, 10**6)}, "larger than the numbers"),
         (JOINT | {"activation_fn": "tanh"}, {}, "activation"),
-        (JOINT | {"decoder_normalize_before": True}, {}, "place of the norms"),
+        (JOINT | {"decoder_normalize_before": True}, {}, "place the norms differently"),
         ({"source_lang": None}, {}, "--src-lang"),
         (JOINT | {"decoder_langtok": True}, {}, "decoder_langtok=True"),
         (JOINT | {"encoder_attention_heads": "two"}, {}, "two"),

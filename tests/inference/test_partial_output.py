@@ -203,12 +203,12 @@ def test_only_what_decides_the_output_must_stay(tmp_path, ckpt, few_lines, monke
     ("change", "message"),
     [
         (lambda folder: (folder / "in").write_text("another\n"), "out.partial was made with input "),
-        (lambda folder: (folder / "out.partial.json").unlink(), "is not what out.partial.json says"),
-        (lambda folder: (folder / "out.partial.json").write_text("{"), "remove out.partial to begin anew"),
+        (lambda folder: (folder / "out.partial.json").unlink(), "does not match out.partial.json"),
+        (lambda folder: (folder / "out.partial.json").write_text("{"), "remove out.partial to start over"),
         # The note of an earlier version, and an output that has lost its end
         (lambda folder: (folder / "out.partial.json").write_text('{"made_by": {}, "failed": []}'), "earlier version"),
-        (lambda folder: edit_note(folder, bytes=9), "is not what out.partial.json says"),
-        (lambda folder: edit_note(folder, lines="all"), "is not what out.partial.json says"),
+        (lambda folder: edit_note(folder, bytes=9), "does not match out.partial.json"),
+        (lambda folder: edit_note(folder, lines="all"), "does not match out.partial.json"),
         (
             lambda folder: edit(folder, n_best=2),
             "out.partial was made with n_best 2, not 1: use the same, or remove it",

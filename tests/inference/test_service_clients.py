@@ -277,7 +277,7 @@ def test_names_of_models(paths, names):
 )
 def test_several_models_that_do_not_go_together(rest):
     options = serve._parser().parse_args(["--ckpt", "a/demo", *rest])
-    with pytest.raises(ValueError, match=r"NAME=FILE|goes with one model"):
+    with pytest.raises(ValueError, match=r"NAME=FILE|works with a single model"):
         serve._named(options)
 
 
@@ -351,7 +351,7 @@ def test_pages_of_allowed_origins_only():
         assert form(running, {"q": "ab"}, origin="https://b.example", host="localhost").status == 200
         # The rule of names stays
         assert running.call(method="OPTIONS", headers={"origin": origin, "host": "evil.example", **ask}).status == 421
-    with pytest.raises(ValueError, match=r"app\.example: is no origin"), served(cors="app.example"):
+    with pytest.raises(ValueError, match=r"app\.example: is not an origin"), served(cors="app.example"):
         pass
 
 

@@ -91,7 +91,7 @@ def test_a_missing_package_is_named(monkeypatch):
 def test_wrong_weights_are_refused():
     with pytest.raises(ValueError, match="weights is 'hardmax'"):
         Attention(dim=4, causal=True, num_heads=2, weights="hardmax")
-    with pytest.raises(ValueError, match="packed computes a softmax"):
+    with pytest.raises(ValueError, match="packed supports weights=softmax only"):
         CrossAttention(dim=4, memory_dim=4, num_heads=2, packed=True, weights="relu")
 
 

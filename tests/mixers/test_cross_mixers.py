@@ -209,7 +209,7 @@ def test_fixed_gaussian_by_hand(start):
 
 def test_rates_that_go_nowhere_are_refused():
     for cls, more in ((FixedGaussian, {}), (CrossConvolution, {"kernel_size": 3})):
-        with pytest.raises(ValueError, match="rate is 0; choose more than 0 positions of the source"):
+        with pytest.raises(ValueError, match="rate is 0; choose a number above 0"):
             cls(dim=4, memory_dim=4, num_heads=2, rate=0, **more)
 
 

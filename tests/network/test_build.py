@@ -187,7 +187,10 @@ def test_bad_values_are_named(override, message):
     [
         (["mixer=lightconv", "mixer.encoder.per_layer=null"], r"^mixer\.encoder\.kernel_size is missing: set it by \+"),
         (["mixer=dynamic_depthwise", "mixer.decoder.backend=triton"], r"^mixer\.decoder: backend=triton cannot serve"),
-        (["mixer=local_mlp", "mixer.encoder.backend=triton"], r"^mixer\.encoder: backend=triton serves decoding alone"),
+        (
+            ["mixer=local_mlp", "mixer.encoder.backend=triton"],
+            r"^mixer\.encoder: backend=triton supports decoding only",
+        ),
     ],
 )
 def test_arguments_that_are_missing_or_have_no_effect_are_named(overrides, message):

@@ -420,13 +420,13 @@ def test_a_tab_in_a_translation_makes_no_column():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--pieces"], "--pieces goes with --format json"),
-        (["--align", "--format", "tsv"], "--align goes with --format json"),
-        (["--seed", "1"], "--seed goes with --samples"),
+        (["--pieces"], "--pieces needs --format json"),
+        (["--align", "--format", "tsv"], "--align needs --format json"),
+        (["--seed", "1"], "--seed needs --samples"),
         (["--samples", "2", "--beam-size", "3"], "--beam-size is an option of beam search, which --samples replaces"),
         (["--samples", "2", "--diversity", "0"], "--diversity is an option of beam search, which --samples replaces"),
         (["--diversity", "3"], "--diversity=3.0 has no effect with --beam-groups=1: leave it out, or set"),
-        (["--samples", "2", "--n-best", "3"], "--n-best 3 needs as many --samples"),
+        (["--samples", "2", "--n-best", "3"], "--n-best 3 is more than --samples 2"),
         (["--samples", "2", "--top-p", "0"], "argument --top-p: '0' is not a number above 0 and at most 1"),
         (["--beam-size", "5", "--beam-groups", "2"], "--beam-groups is 2; choose a divisor of --beam-size (5)"),
         (["--suppress", "nosuchpiece"], "no piece 'nosuchpiece'"),

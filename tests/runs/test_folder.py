@@ -136,7 +136,7 @@ def test_resume_by_path_continues_in_the_checkpoints_own_folder(tmp_path, monkey
     ("name", "message"),
     [
         ("stray.ckpt", "is in no run's folder"),
-        ("runs/it/checkpoints/best.safetensors", r"weights alone, .* init_from="),
+        ("runs/it/checkpoints/best.safetensors", r"only weights, .* init_from="),
         ("gone.ckpt", "no such file; name a run's folder"),
         ("runs", "no such file; name a run's folder"),
     ],

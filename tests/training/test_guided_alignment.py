@@ -146,7 +146,11 @@ def test_links_of_a_file_are_links_of_pieces(tmp_path):
             assert any(source.strip("▁") in one and target.strip("▁") in two for one, two in texts)
         assert {source.strip("▁") for source, _ in linked} >= {one[0] for one, _ in texts if len(one) == 1}
         assert linked
-    for wrong, why in (("0-9", "line 1: 0-9 does not link"), ("0:1", "line 1: 0:1 does"), (None, "only one of them")):
+    for wrong, why in (
+        ("0-9", "line 1: 0-9 does not link"),
+        ("0:1", "line 1: 0:1 does"),
+        (None, "lines than the training text has"),
+    ):
         file.write_text("".join(f"{line}\n" for line in ([wrong, *lines[1:]] if wrong else lines[:-1])))
         with pytest.raises(ValueError, match=why):
             align_pieces(data)

@@ -140,7 +140,7 @@ def checked(content: str) -> str:
     """Return XML, in which CDATA is plain text; raise ValueError if it is not well-formed, or declares entities.
 
     Raises:
-        ValueError: It is not, or does.
+        ValueError: The text is not well-formed XML, or declares entities.
     """
 
     def refuse(name: str, *_: object) -> None:

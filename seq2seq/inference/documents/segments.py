@@ -39,7 +39,7 @@ _ADDRESS = re.compile(
 
 
 class Mark(NamedTuple):
-    """Mark around the characters `start` to `end` of a text; one between characters (a code) has an opening alone.
+    """Mark around the characters `start` to `end` of a text; a mark between characters (a code) has only an opening.
 
     Attributes:
         space: The mark replaces the space after it, as a tab does.
@@ -168,7 +168,7 @@ def _ranges(
 ) -> tuple[list[tuple[int, int]], list[int]]:
     """Return the target tokens of each mark, from the first to before the last, and the number of the mark around it.
 
-    A code has no tokens, but a place. A mark that is in no other one has -1.
+    A code has a place but no tokens. The number is -1 for a mark outside all others.
     """
     linked = _links(segment.text, text, source, target, alignment)
     begins, stops = [start for start, _ in source], [end for _, end in source]

@@ -40,7 +40,7 @@ def translate_docx(data: bytes, translate: Translate, language: str) -> bytes:
             raise ValueError(f"its parts have {size:,} bytes, and at most {_MOST:,} are read: remove large pictures")
         parts = [(entry, archive.read(entry)) for entry in archive.infolist()]
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, OSError, zlib.error) as error:
-        raise ValueError(f"it is no DOCX file ({error}): save it again, without a password") from None
+        raise ValueError(f"it is not a DOCX file ({error}): save it again, without a password") from None
     if not any(entry.filename == "word/document.xml" for entry, _ in parts):
         raise ValueError("it has no word/document.xml: save it as DOCX")
     translated = [

@@ -135,8 +135,8 @@ def _settings(
     """Return the sections `model` and `mixer`, with the sizes of the weights."""
     if found := [name for name in _UNREAD if args.get(name)]:
         raise ValueError(
-            f"{file}: was trained with {found[0]}={args[found[0]]!r}, which is not read: models of several languages "
-            "and of attention to source and target at once are not expressed here"
+            f"{file}: was trained with {found[0]}={args[found[0]]!r}, but multilingual models and joint "
+            "attention to source and target are not supported"
         )
     dim = _size(weights, "encoder.embed_tokens.weight", 1, file)
     layers = {tuple(name.split(".")[:3:2]) for name in weights if ".layers." in name}
@@ -155,7 +155,9 @@ def _settings(
         config[f"{side}_attention_heads"] = args.get(f"{side}_attention_heads") or 8
     pre = bool(args.get("decoder_normalize_before"))
     if bool(args.get("encoder_normalize_before")) != pre:
-        raise ValueError(f"{file}: its encoder and its decoder differ in the place of the norms, which is one here")
+        raise ValueError(
+            f"{file}: its encoder and decoder place the norms differently; only one place for both is supported"
+        )
     tables = [weights[name] for side in depths if (name := f"{side}.embed_positions.weight") in weights]
     if tables:
         config["max_position_embeddings"] = min(map(len, tables)) - _FIRST_POSITION
@@ -189,7 +191,7 @@ def _convolution(
     inner = _size(weights, f"{side}.layers.0.linear2.weight", 1, file)
     if inner != dim:
         raise ValueError(
-            f"{file}: the convolutions of its {side} have {inner} channels, and the model {dim}, which is one here"
+            f"{file}: the convolutions of its {side} have {inner} channels, the model {dim}; they must be equal"
         )
     return {
         "_target_": f"seq2seq.mixers.{module}.{kind}",
@@ -263,14 +265,14 @@ def _tokenizer(folder: Path, source: str, target: str, weights: Mapping[str, Ten
     else:
         raise ValueError(
             f"{folder}: has neither codes of BPE ({_CODES[0]}) nor a SentencePiece model ({_PIECES[0]}) for both "
-            f"languages; copy the file that cut its training text there, by one of these names, or as {source}.codes "
-            f"or {source}.model and the like for {target}"
+            f"languages; copy the file that cut its training text there under one of these names, or one file for each "
+            f"language, such as {source}.codes or {source}.model"
         )
     return Tokenizer(src_model=models[0], tgt_model=models[1] if models[1] != models[0] else None)
 
 
 def _cutters(folder: Path, names: tuple[str, ...], langs: tuple[str, str]) -> list[Path]:
-    """Return the file that cuts text of each language: its own, as spm.ja.model, or the one for both; [] without.
+    """Return the file that cuts text of each language: its own, as spm.ja.model, or the one for both; else [].
 
     Raises:
         ValueError: A language has several.
@@ -283,7 +285,7 @@ def _cutters(folder: Path, names: tuple[str, ...], langs: tuple[str, str]) -> li
         if len(paths) > 1:
             listed = ", ".join(path.name for path in paths)
             raise ValueError(
-                f"{folder}: text of {lang} may be cut by {listed}; leave the one that cut its training text"
+                f"{folder}: text of {lang} may be cut by {listed}; keep only the one that cut its training text"
             )
     return [paths[0] for paths in found] if all(found) else []
 

@@ -49,7 +49,7 @@ def read(folder: Path, languages: shared.Languages) -> shared.Published:
     """
     config = read_json(shared.file_in(folder, "config.json"))
     if config.get("model_type") == "nllb-moe":
-        raise ValueError(f"{folder}: is a mixture of experts (nllb-moe); only dense models are expressed here")
+        raise ValueError(f"{folder}: is a mixture of experts (nllb-moe); only dense models are supported")
     about = read_json_or_none(folder / "tokenizer_config.json") or {}
     if about.get("legacy_behaviour"):
         raise ValueError(

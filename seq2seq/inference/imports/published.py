@@ -33,8 +33,8 @@ def imported(
 
     Args:
         family: A name in FAMILIES; None recognizes it.
-        src_lang: The source language, if the folder does not tell.
-        tgt_lang: The target language or, for a model of several, the one that is translated to by default.
+        src_lang: The source language, if the folder does not name it.
+        tgt_lang: The target language; for a multilingual model, the default one.
         trust: Read a family whose files are pickled objects.
 
     Raises:

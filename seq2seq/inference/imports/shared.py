@@ -73,7 +73,7 @@ class Published(NamedTuple):
 
 
 class Languages(NamedTuple):
-    """The languages that the user names; None where the folder tells."""
+    """The languages that the user names; None for a language that is read from the folder."""
 
     src: str | None = None
     tgt: str | None = None
@@ -84,7 +84,7 @@ class Languages(NamedTuple):
         """Return source and target language.
 
         Args:
-            src: The source language that the folder tells, if any.
+            src: The source language that the folder names, if any.
             tgt: Its target language.
             tagged: Target languages that have tags; the target language is one of them.
             sources: Source languages that have tags, likewise.
@@ -95,7 +95,7 @@ class Languages(NamedTuple):
         source = _tagged(folder, "source", "--src-lang", self.src, src, sources)
         target = _tagged(folder, "target", "--tgt-lang", self.tgt, tgt, tagged)
         if source is None or target is None:
-            raise ValueError(f"{folder}: does not tell its languages; name them by --src-lang and --tgt-lang")
+            raise ValueError(f"{folder}: does not name its languages; give them by --src-lang and --tgt-lang")
         # Languages become part of file names
         if wrong := [code for code in (source, target) if not _CODE.fullmatch(code)]:
             raise ValueError(f"{folder}: {shown(wrong[0])} is not a language; name one by --src-lang or --tgt-lang")
@@ -105,7 +105,7 @@ class Languages(NamedTuple):
 def _tagged(
     folder: Path, side: str, option: str, named: str | None, told: str | None, tagged: Sequence[str]
 ) -> str | None:
-    """Return the language with a tag that is meant; without tags, the one that the user names or the files tell."""
+    """Return the tagged language that the user or the files name; without tags, any language that they name."""
     given = named or told
     wanted = primary_subtag(given or "")
     if named and told and not tagged and wanted != primary_subtag(told):
@@ -162,11 +162,11 @@ def added_tokens(folder: Path, about: Mapping[str, Any]) -> dict[int, str]:
 
 
 def warn_of_added(folder: Path, names: Sequence[str]) -> None:
-    """Log that added tokens are no tokens in sources here."""
+    """Log that added tokens are cut into pieces like other text."""
     if names:
         more = ", ..." if len(names) > 5 else ""
         listed = f"{', '.join(map(shown, names[:5]))}{more}"
-        log.warning("%s: text is cut into pieces also where it has an added token (%s)", folder, listed)
+        log.warning("%s: added tokens in text (%s) are cut into pieces like other text", folder, listed)
 
 
 def read_piece_model(folder: Path, name: str) -> bytes:
@@ -355,7 +355,7 @@ def express(
     tgt_langs: Sequence[str],
     **settings: str,
 ) -> Published:
-    """Express a Transformer of Transformers in our terms.
+    """Convert a model of Hugging Face Transformers to a `Published` one.
 
     Args:
         theirs: All of its weights but positions, which follow from the settings.

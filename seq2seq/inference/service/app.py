@@ -99,11 +99,11 @@ class Service:
         self.models = models
         self.limits = limits
         self.read_keys()
-        remedy = "is no origin; write it like https://app.example.org, or * for any"
+        remedy = "is not an origin; write it like https://app.example.org, or * for any"
         self.origins = _listed("--cors", limits.cors, r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+", remedy)
-        remedy = "is no name; write it like mt.example.org, or * for any"
+        remedy = "is not a host name; write it like mt.example.org, or * for any"
         self.names = _listed("--allowed-hosts", limits.allowed_hosts, r"\*|[^*/?#@]+", remedy)
-        remedy = "is no address; write it like 172.30.0.2 or 10.0.0.0/8, or * for any"
+        remedy = "is not an address; write it like 172.30.0.2 or 10.0.0.0/8, or * for any"
         self.proxies = _listed("--proxy", limits.proxy, r"\*|(?=.*[.:])[0-9A-Fa-f.:]+(/\d+)?", remedy)
         self.metrics = Metrics()
         self.batcher = Batcher(limits=limits, metrics=self.metrics, begin=begin)
@@ -132,7 +132,7 @@ class Service:
         if not self.ready:
             raise RefusedError(503, "the service is stopping", CLOSE)
         if self.open > limits.max_requests:
-            message = f"{limits.max_requests:,} requests are open, which is the most at once; try again later"
+            message = f"{limits.max_requests:,} requests are open, the maximum; try again later"
             raise RefusedError(503, message, LATER | CLOSE)
         given = await self.fields(request)
         form = LibreRequest if "q" in given and "text" not in given else TranslateRequest
@@ -388,7 +388,7 @@ def _guarded(app: ASGIApp, service: Service) -> ASGIApp:
         answer = app
         # The owner of any other name can let it point to this machine, and a page of that name could then read answers
         if not (hosts & {"*", name := _name_of(host)} or _is_address(name)):
-            message = f"this service does not answer as '{shown(host)}'; start it with --allowed-hosts and this name"
+            message = f"this service does not answer as '{shown(host)}'; start it with this name in --allowed-hosts"
             answer = JSONResponse({"error": message}, 421)
         # A streamed answer is open until its last event
         is_open = path == "/translate"
@@ -420,7 +420,7 @@ def _name_of(host: str) -> str:
 
 async def _body(request: Request, limits: ServiceSettings) -> bytes:
     """Read a request's body; raise RefusedError if it is too large, or does not arrive in time."""
-    message = f"the body has more than {limits.max_body:,} bytes, which is the most in a request"
+    message = f"the body has more than {limits.max_body:,} bytes, the maximum of a request"
     refusal = RefusedError(413, message, CLOSE)
     declared = request.headers.get("content-length", "")
     # A client that waits for "100 Continue" is refused before it sends the body
@@ -449,7 +449,9 @@ async def _form(request: Request, kind: str, body: bytes, origins: list[str]) ->
     # For a form, other than for JSON, a browser asks no permission before
     origin = request.headers.get("origin", "")
     if origin and not {"*", origin} & {*origins} and urlsplit(origin).netloc != request.headers.get("host"):
-        raise RefusedError(403, f"a page of '{shown(origin)}' may not send forms; start the service with --cors and it")
+        raise RefusedError(
+            403, f"a page of '{shown(origin)}' may not send forms; start the service with this origin in --cors"
+        )
 
     if body.lstrip()[:1] == b"{":
         raise RefusedError(415, f"the body looks like JSON, but its Content-Type is {kind}; send application/json")
@@ -509,7 +511,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     # Replace the messages of the router's own errors
     if error.status_code == 404:
-        message = f"there is nothing at this path; there are {', '.join(PATHS)}"
+        message = f"there is nothing at this path; the paths are {', '.join(PATHS)}"
     elif error.status_code == 405:
         message = f"this path takes {(error.headers or {}).get('Allow', 'another method')}, not {request.method}"
     else:

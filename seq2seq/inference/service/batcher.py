@@ -59,9 +59,9 @@ class _AbandonedError(Exception):
 class Batcher:
     """Translates texts of many requests, in one thread, so that neither a client nor a long text delays the others.
 
-    A batch begins with the text that has the least work, all the texts of its client with less work counted in, and the
-    time that it waited counted off. Other texts with the same options join it. Between two steps of a search, a batch
-    of much less work may interrupt it, and a search whose clients have all left ends.
+    A batch begins with the most urgent text: urgency falls with the work of the text and of its client's shorter texts,
+    and rises with the time that the text has waited. Other texts with the same options join the batch. Between two
+    steps of a search, a batch of much less work may interrupt it. A search ends when all of its clients have left.
 
     Args:
         begin: Called by the thread before its first batch.
@@ -104,7 +104,9 @@ class Batcher:
                 raise RefusedError(503, f"the queue is full ({waiting:,} characters wait); try again later", LATER)
             mine = sum(entry.client == entries[0].client for entry in self._queue)
             if mine and mine + len(entries) > limits.client_texts:
-                raise RefusedError(429, f"{mine:,} of your texts wait already; ask again when they are answered", LATER)
+                raise RefusedError(
+                    429, f"{mine:,} of your texts are waiting; try again when they are translated", LATER
+                )
             self._queue = [*self._queue, *entries]
             self._changed.notify()
 

@@ -18,25 +18,24 @@ class ServiceSettings(Section):
 
     section: ClassVar[str] = "service"
 
-    host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for every network that the machine is in")
-    port: int = setting(8000, "port to listen on; 0 for any that is free", least=0, most=65_535)
+    host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for all network interfaces")
+    port: int = setting(8000, "port to listen on; 0 for any free one", least=0, most=65_535)
     proxy: str | None = setting(None, "IP address of a reverse proxy whose X-Forwarded-For names the client")
     allowed_hosts: str | None = setting(
         None,
-        "names under which the service is called, by commas, or * for any; always allowed: localhost, --host, IP "
-        "addresses",
+        "host names of the service, separated by commas, or * for any; always allowed: localhost, --host, IP addresses",
     )
-    cors: str | None = setting(None, "origins whose pages may use the service, by commas, or * for any")
-    api_key_file: str | None = setting(None, "file with a key a line; requests need one (401, 403)")
+    cors: str | None = setting(None, "origins whose pages may use the service, separated by commas, or * for any")
+    api_key_file: str | None = setting(None, "file with one API key per line; requests need a key (401, 403)")
     memory: float | None = setting(
-        None, "GB of weights; beyond, the model that was used least recently is dropped (none)", above=0, most=100_000
+        None, "GB of loaded weights; above it, the least recently used model is dropped (none)", above=0, most=100_000
     )
     # Room for as many escaped characters as a request may have
     max_body: int = setting(1 << 18, "bytes of a request's body; a larger one is refused", least=1024, most=1 << 30)
     max_texts: int = setting(128, "texts of a request", least=1, most=100_000)
     max_characters: int = setting(20_000, "characters of a request, prefixes and phrases too", least=1, most=10**8)
     max_pieces: int = setting(
-        20_000, "source pieces of a request; a character that the vocabulary lacks may have four", least=1, most=10**8
+        20_000, "source pieces of a request; a character that the vocabulary lacks may take four", least=1, most=10**8
     )
     max_prefix: int = setting(
         200, "characters of a prefix, and of all phrases of a text together (413)", least=0, most=10**6
@@ -56,13 +55,13 @@ class ServiceSettings(Section):
     batch_wait: float = setting(
         0.005, "seconds that an idle model waits for further texts, so that they share a batch", least=0, most=10
     )
-    queue_texts: int = setting(1024, "texts that wait at most; beyond, requests are refused (503)", least=1, most=10**7)
-    queue_characters: int = setting(1 << 20, "characters that wait at most (503)", least=1, most=10**10)
+    queue_texts: int = setting(1024, "most texts that wait; further requests are refused (503)", least=1, most=10**7)
+    queue_characters: int = setting(1 << 20, "most characters that wait (503)", least=1, most=10**10)
     client_texts: int = setting(
-        512, "texts of one client's address that may wait when it asks for more (429)", least=1, most=10**7
+        512, "texts of one client's address that may wait when it sends more (429)", least=1, most=10**7
     )
     max_requests: int = setting(
-        512, "requests for translations that are open at once; a further one is refused (503)", least=1, most=100_000
+        512, "open requests for translations; further ones are refused (503)", least=1, most=100_000
     )
     max_connections: int = setting(
         1000, "connections at once; a further one closes the one that has been idle longest", least=1, most=100_000

@@ -39,7 +39,7 @@ class RecordScores(L.Callback):
         # Rank 0 decides.
         if self.best.step and trainer.strategy.broadcast(updates(self.path)) != self.best.step:
             log.info(
-                "%s does not have the weights of update %d, the best so far: the best validation to come is kept",
+                "%s does not have the weights of update %d, the best so far: the best later validation will be saved",
                 self.path,
                 self.best.step,
             )

@@ -53,7 +53,7 @@ def guided_losses(
 ) -> LossSums:
     """Add weight sum_bts -a_ts log w_ts to the losses of a batch.
 
-    w is the mean of the heads' weights over its sum over s, a the `shares` of links.
+    w is the mean of the heads' weights, divided by its sum over s; a are the `shares` of links.
     """
     mixer = guided_mixer(model)
     reads: list[Any] = []
@@ -159,7 +159,10 @@ def _read(prepared: PreparedData, file: str) -> Iterator[np.ndarray]:
     row, awaited = 0, next(kept)
     for number, (pair, line) in enumerate(itertools.zip_longest(raw, read_lines(file)), 1):
         if pair is None or line is None:
-            raise ValueError(f"data.alignment={file}: line {number} and its training pair: only one of them exists")
+            raise ValueError(
+                f"data.alignment={file} has {'fewer' if line is None else 'more'} lines than the training text has "
+                "pairs: align the whole text, before cleaning"
+            )
         # Cleaning drops pairs, and keeps the order
         if pair != awaited:
             continue
