@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 DEMO   := runs/demo
 SENTENCES := "Deine Töchter haben am Freitag unseren Koffer neben das Sofa gestellt." \
              "Ich weiß, dass das Mädchen gestern einundzwanzig Bücher gekauft hat." \

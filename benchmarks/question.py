@@ -120,10 +120,11 @@ class Question:
         return found
 
     def system_table(self) -> str:
-        """Write the table of the systems."""
+        """Write the table of the systems, the best score first."""
         same = letters(fit(self.scores()))
         rows = []
-        for name, group in self.runs.items():
+        for name in sorted(self.runs, key=lambda name: -statistics.fmean(self.scores()[name].values())):
+            group = self.runs[name]
             cells = [spread(list(self.scores()[name].values())), self.mean_interval(name), same.get(name, "")]
             cells += [f"{statistics.fmean(self.scores(each)[name].values()):.2f}" for each in (*SETS, TOKENIZED)]
             cells += [spread([run.results["valid"]["perplexity"] for run in group])]
