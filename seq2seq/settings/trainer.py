@@ -86,7 +86,6 @@ class TrainerSettings(Section):
     nodes: int = setting(1, "machines; torchrun or SLURM starts the processes there", least=1, most=2**16)
     threads: int | None = setting(None, "CPU threads; null: OMP_NUM_THREADS, or what is faster", least=1, most=1024)
     strategy: str = setting("ddp", "of several processes: ddp has whole models, fsdp shards", choices=STRATEGIES)
-    compile: bool | str = setting("auto", "train with torch.compile; auto: no", words=("auto",))
     graphs: bool | str = setting(
         "auto", "replay captured passes on a GPU, for each shape of batches; auto: if possible", words=("auto",)
     )
