@@ -239,7 +239,7 @@ def training_step(model: Any, batch: Batch, optimizer: str = "adam", *, bf16: bo
         bf16: Compute the loss under autocast to bf16.
     """
     optim = OptimSettings(name=optimizer)
-    prepare_for_training(model, TrainerSettings(max_steps=1), compile=False)
+    prepare_for_training(model, TrainerSettings(max_steps=1))
     task = TranslationTask(
         model=model.train(), tokenizer=None, description={}, optim=optim, search=SearchSettings(), seed=1  # type: ignore[arg-type]
     )  # fmt: skip

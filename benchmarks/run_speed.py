@@ -69,7 +69,7 @@ class Training:
         if precision == "bf16-true":
             self.model.bfloat16()
         trainer = read_section(TrainerSettings, run.config["trainer"], "trainer")
-        prepare_for_training(self.model, trainer, compile=bool(run.results.get("compiled")))
+        prepare_for_training(self.model, trainer)
         self.window = int(run.results.get("accumulate", trainer.accumulate))
         max_tokens = int(run.results["max_tokens"])
         self.batches = itertools.cycle(_batches(run, loaded.tokenizer, sentences, max_tokens))

@@ -27,7 +27,7 @@ def padded_width(lengths: np.ndarray | int) -> np.ndarray:
     """Round lengths up to the width of their padding: a multiple of 2 up to 16, of 4 up to 64, then of 8.
 
     Batches then have few shapes. Matrix libraries prepare a kernel for each shape (on a CPU, a small model trains a
-    third slower when every batch has its own shape), and a compiled model is compiled for each shape.
+    third slower when every batch has its own shape), and a GPU captures its passes for each shape.
     """
     lengths = np.asarray(lengths)
     # From 9 tokens on, rounding adds at most 18%

@@ -48,8 +48,6 @@ class Bahdanau(CrossMixer):
         Translate', appendix A.
     """
 
-    unrolls = True
-
     def __init__(
         self,
         *,

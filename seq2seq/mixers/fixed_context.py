@@ -43,8 +43,6 @@ class FixedContext(CrossMixer):
         Machine Translation'; Sutskever et al. 2014, 'Sequence to Sequence Learning with Neural Networks'.
     """
 
-    unrolls = True
-
     def __init__(
         self,
         *,

@@ -120,7 +120,6 @@ class BiGRU(SelfMixer):
     """
 
     properties = MixingProperties(dynamic=True)
-    unrolls = True
 
     def __init__(self, *, dim: int, causal: bool, out_dim: int | None = None, reset: str = "after") -> None:
         super().__init__(dim=dim, causal=causal, out_dim=out_dim)
@@ -163,7 +162,6 @@ class GRU(SelfMixer[HiddenState]):
 
     state_growth = "constant"
     properties = MixingProperties(dynamic=True)
-    unrolls = True
 
     def __init__(self, *, dim: int, causal: bool, reset: str = "after") -> None:
         super().__init__(dim=dim, causal=causal)

@@ -89,7 +89,6 @@ class LSTM(SelfMixer):
 
     state_growth = "constant"
     properties = MixingProperties(dynamic=True)
-    unrolls = True
 
     def __init__(self, *, dim: int, causal: bool) -> None:
         super().__init__(dim=dim, causal=causal)

@@ -233,7 +233,6 @@ class Luong(CrossMixer):
     """
 
     length_arguments = ("max_len",)
-    unrolls = True
 
     def __init__(
         self,

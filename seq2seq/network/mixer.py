@@ -27,7 +27,7 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
     `step` computes `forward` one position at a time. An encoder-only mixer raises ValueError if causal is True.
 
     A mixer also declares `properties` (see `seq2seq.network.introspection`). Further attributes are optional: see
-    `seq2seq.network.build.Adaptable` and `seq2seq.training.machine.compilation`.
+    `seq2seq.network.build.Adaptable`.
 
     Args (of every constructor; a mixer's own docstring describes the others):
         dim: Width D of the input.

@@ -50,7 +50,7 @@ class Ancestry:
 
     @property
     def limit(self) -> int:
-        """An upper bound on the slots in use, a multiple of 16 so that a compiled step meets few shapes."""
+        """An upper bound on the slots in use, a multiple of 16 so that captured steps have few shapes."""
         return self._limit(self.length)
 
     @property

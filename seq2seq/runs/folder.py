@@ -38,7 +38,7 @@ HARMLESS = (
 # Settings that bound a run: they are part of its name, but a run may be resumed with other bounds.
 BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.patience")
 # Settings that change the rounding of sums, as another machine does; a run may be resumed with other values.
-ROUNDING = ("trainer.compile", "trainer.fused", "trainer.bf16_residual")
+ROUNDING = ("trainer.fused", "trainer.bf16_residual")
 # Settings that count the micro-batches of an update on each process.
 PER_PROCESS = ("trainer.accumulate", "trainer.accumulate_start")
 # Key of the entry that `SaveLast` adds to last.ckpt: the settings, and the fingerprint of the corpus.

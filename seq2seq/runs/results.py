@@ -30,7 +30,6 @@ _DECIDED = {
     "data.max_tokens": "max_tokens",
     "trainer.precision": "precision",
     "trainer.accelerator": "accelerator",
-    "trainer.compile": "compiled",
 }
 # Numbers of results.json that tables show.
 NUMBERS = (

@@ -168,11 +168,13 @@ def _changed_values(cls: type, section: Mapping[str, Any], name: str) -> dict[st
 
 
 def present_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete the settings of an earlier version with the defaults of settings that it lacks."""
+    """Give the settings of an earlier version the defaults of settings that it lacks, and drop removed ones."""
     result = {**defaults(RunSettings), **config}
     for name, cls in SECTIONS.items():
         # Complete only sections that exist: a checkpoint keeps only the settings of its model.
         if name and isinstance(config.get(name), Mapping):
             known = {key: value for key, value in defaults(cls).items() if value != "???"}
-            result[name] = merged(known, config[name])
+            # Removed settings of the trainer (`compile`) change no model; in other sections, an unknown key is refused
+            kept = keys(cls) if name == "trainer" else config[name]
+            result[name] = merged(known, {key: value for key, value in config[name].items() if key in kept})
     return result

@@ -90,7 +90,6 @@ class TrainerSettings(Section):
         None, "CPU threads; null: OMP_NUM_THREADS, else one or all, whichever is faster", least=1, most=1024
     )
     strategy: str = setting("ddp", "for several processes: ddp copies the model, fsdp shards it", choices=STRATEGIES)
-    compile: bool | str = setting("auto", "train with torch.compile; auto: no", words=("auto",))
     graphs: bool | str = setting(
         "auto", "replay captured passes on a GPU, for each shape of batches; auto: if possible", words=("auto",)
     )

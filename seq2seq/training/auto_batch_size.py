@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -177,13 +176,10 @@ def find_max_tokens(
             # Weights and optimizer state alone may be too large.
             if not is_out_of_memory(error):
                 raise
-    # Free memory, and reset its peak and the compiled graphs, so that the run reports its own.
+    # Free memory, and reset its peak, so that the run reports its own.
     _free(device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    # Only if something was compiled: `reset` imports dynamo, which is slow.
-    if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()
     if not found:
         raise TrainingFault(
             f"data.max_tokens=auto: not even {GRAIN} pieces fit the memory of {device}; free it of other programs, "

@@ -85,7 +85,6 @@ def guides(plan: RunPlan, model: Seq2Seq) -> bool:
         "images as sources": plan.tokenizer.patches,
         f"tokenizer.sampling_alpha={alpha:g}": alpha > 0,
         f"optim.r_drop={plan.optim.r_drop:g}": plan.optim.r_drop > 0,
-        "trainer.compile=true": trainer.compile is True,
         "trainer.graphs=true": trainer.graphs is True,
         "trainer.checkpoint_activations=true": trainer.checkpoint_activations,
         "trainer.strategy=fsdp": trainer.sharded,

@@ -28,7 +28,6 @@ from seq2seq.settings.search import SearchSettings
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.callbacks.window_end import NO_VALIDATION
 from seq2seq.training.lightning_parts.checkpoint_io import plugins
-from seq2seq.training.machine.compilation import compile_parts
 from seq2seq.training.machine.fsdp import make_strategy
 from seq2seq.training.machine.weight_copies import cast_together
 from seq2seq.training.plan import RunPlan
@@ -72,7 +71,7 @@ def load_teacher(plan: RunPlan, tokenizer: Tokenizer, *, longest: int) -> Seq2Se
     return teacher.model.requires_grad_(False)
 
 
-def prepare_for_training(model: Seq2Seq, settings: TrainerSettings, *, compile: bool) -> None:
+def prepare_for_training(model: Seq2Seq, settings: TrainerSettings) -> None:
     """Change how a model computes in training, in place; its weights and their names do not change.
 
     Raises:
@@ -85,18 +84,13 @@ def prepare_for_training(model: Seq2Seq, settings: TrainerSettings, *, compile: 
         raise ValueError(f"{split} does not work with batch_norm=true of a mixer: set one of them to false")
     if settings.bf16_residual:
         keep_stream_in_bf16(model, on_gpus_alone=settings.bf16_residual == "auto")
-    # Compiled layers cast in their kernels; sharded and recomputed layers read their weights again in the backward pass
-    if not (compile or settings.sharded or settings.checkpoint_activations):
+    # Sharded and recomputed layers read their weights again in the backward pass
+    if not (settings.sharded or settings.checkpoint_activations):
         cast_together(model)
-    if compile:
-        compile_parts(model)
     if settings.checkpoint_activations:
-        # Set on the instance, so that hooks and names in saved checkpoints do not change. Recomputation wraps a
-        # compiled call, because torch does not compile a function that begins with `activation_checkpoint`
-        name = "_compiled_call_impl" if compile else "forward"
+        # Set on the instance, so that hooks and names in saved checkpoints do not change
         for layer in (*model.encoder.layers, *model.decoder.layers):
-            again = functools.partial(activation_checkpoint, getattr(layer, name), use_reentrant=False)
-            setattr(layer, name, again)
+            layer.forward = functools.partial(activation_checkpoint, layer.forward, use_reentrant=False)
 
 
 def keep_stream_in_bf16(model: Seq2Seq, *, on_gpus_alone: bool = False) -> None:

@@ -43,7 +43,7 @@ from seq2seq.training.lightning_parts.run_state import RunState
 from seq2seq.training.lightning_parts.task import TranslationTask
 from seq2seq.training.lightning_parts.user_classes import user_callbacks
 from seq2seq.training.loop import STATE_KEYS, make_callbacks
-from seq2seq.training.machine import compilation, hardware
+from seq2seq.training.machine import hardware
 from seq2seq.training.make_trainer import load_teacher, make_trainer, prepare_for_training, validation_search
 from seq2seq.training.objective.guided_alignment import align_pieces
 from seq2seq.training.objective.trained_weights import choose_trained
@@ -113,10 +113,9 @@ class TrainingRun:
         model = model or checks.check_model(plan, self.start)
         hardware.require_kernels(model, self.accelerator)
         hardware.require_packing(model, self.accelerator, self.precision)
-        self.compile = compilation.resolve_compile(plan.trainer, self.accelerator, model)
         # Links of pieces are looked up on the host
         looks_up = checks.guides(plan, model)
-        self.graphs = not looks_up and resolve_graphs(plan.trainer, self.accelerator, compiled=self.compile)
+        self.graphs = not looks_up and resolve_graphs(plan.trainer, self.accelerator)
         # The data, and the folder with the state to resume from.
         data_plan = checks.plan_data(plan, self.start)
         self.tokenize = checks.score_tokenizer(plan, plan.data.tgt)
@@ -232,8 +231,8 @@ class TrainingRun:
             return None
         settings = self.plan.trainer
         count = known_threads(settings.threads, self.resumed.threads if self.resumed else None, settings.devices)
-        # Not measured: several processes share the cores, and compiling takes longer than a wrong choice costs.
-        if count is not None or settings.processes > 1 or self.compile:
+        # Not measured: several processes share the cores.
+        if count is not None or settings.processes > 1:
             return count
         self._trial_shape = typical_shape(self.prepared)
         return measure_threads(lambda: self._rehearsal(torch.device("cpu")), self._trial_shape)
@@ -283,7 +282,7 @@ class TrainingRun:
             finetune.keep_weights(model, finetune.start_weights(start, tokenizer))
             finetune.start_mixers(model, start.model, new)
         choose_trained(model, plan.optim, new=new)
-        prepare_for_training(model, plan.trainer, compile=self.compile)
+        prepare_for_training(model, plan.trainer)
         description = describe(  # stored in every checkpoint, so translation needs no other file
             model_config=config,
             tokenizer=tokenizer,
@@ -374,8 +373,6 @@ def _exit(signum: int) -> NoReturn:
 def _quiet_libraries() -> None:
     """Turn off messages of libraries that do not concern the user."""
     logging.getLogger("datasets").setLevel(logging.WARNING)  # lists the versions of installed libraries
-    # Inductor computes this softmax in another way, as intended.
-    warnings.filterwarnings("ignore", message=r"\s*Online softmax is disabled")
     # Lightning gives tips, and logs the devices, which the run also logs.
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)

@@ -21,7 +21,6 @@ from seq2seq.system import files
 from seq2seq.training.lightning_parts.loggers import log_results
 from seq2seq.training.lightning_parts.run_state import RunState
 from seq2seq.training.lightning_parts.task import TranslationTask
-from seq2seq.training.machine.compilation import count_graphs, is_compiled
 from seq2seq.training.machine.fsdp import load_weights
 
 if TYPE_CHECKING:
@@ -110,18 +109,12 @@ def _entries(run: TrainingRun, state: RunState, trainer: L.Trainer, task: Transl
         "accumulate": trainer.accumulate_grad_batches,
         "precision": run.precision,
         "accelerator": run.accelerator,
-        "compiled": is_compiled(task.model),
         "versions": versions(),
         "git_revision": git_revision(),
         "corpus": run.data.prepared.fingerprint,
         "whole_corpus": run.data.prepared.whole_fingerprint,
         "threads": torch.get_num_threads() if run.accelerator == "cpu" else None,
     }
-    if entries["compiled"]:
-        compiled = count_graphs()
-        entries |= {"graphs": compiled.compiled, "eager_calls": compiled.eager}
-        if compiled.eager:
-            log.warning("%d calls found no compiled graph, and ran without: see torch's warnings above", compiled.eager)
     # Graphs of decoding steps, which a GPU replays. They are not created here: the task has left its device by now.
     if decoding := vars(task).get("decoding_graphs"):
         entries["decoding_graphs"] = decoding.count

@@ -110,3 +110,13 @@ def test_an_old_run_has_the_defaults_of_newer_settings():
     # In a section of a section, a whole one, and at the top
     del old["data"]["clean"]["same"], old["trainer"]["lightning"], old["callbacks"]
     assert present_settings(old) == present_settings(new) == new
+
+
+def test_removed_settings_of_the_trainer_are_dropped():
+    """Any other section keeps an unknown setting, which may change what a model computes."""
+    old, newer, present = (resolved(["model=small"]) for _ in range(3))
+    old["trainer"]["compile"] = "auto"
+    assert present_settings(old) == present
+    newer["model"]["unknown"] = 1
+    with pytest.raises(ValueError, match=r"unknown setting model\.unknown"):
+        read_settings(present_settings(newer))

@@ -100,6 +100,7 @@ def test_a_wrong_value_is_refused_in_one_line(config, setting):
         ("run", 1.10),
         ("data.clean.length_ratio", 0),
         ("data.max_tokens", "many"),
+        ("data.temperature", 0.5),
         ("data.num_workers", 10**9),
         ("trainer.max_steps", 1e23),
         ("trainer.line_time", None),

@@ -64,17 +64,6 @@ def test_auto_leaves_a_cpu_as_it_is():
     assert set(types) == {torch.float32}
 
 
-@pytest.mark.exhaustive
-def test_it_compiles_without_a_break():
-    model = composed.tiny("model.norm=pre")
-    keep_stream_in_bf16(model)
-    expected, _ = run(model, autocast=True)
-    for part in (model.encoder, model.decoder):
-        part.compile(backend="eager", fullgraph=True)
-    found, _ = run(model, autocast=True)
-    torch.testing.assert_close(found, expected)
-
-
 def test_a_layer_norm_in_bf16_sums_in_float32():
     norm = LayerNorm(256)
     nn.init.normal_(norm.weight, 1, 0.2)

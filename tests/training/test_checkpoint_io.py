@@ -11,10 +11,14 @@ import lightning as L
 import pytest
 import torch
 import toycorpus
+import yaml
 from toycorpus import execute
 
-from seq2seq.runs.folder import RunFolder
+from seq2seq.comparison.groups import group_runs
+from seq2seq.runs.folder import ORIGIN, RunFolder
+from seq2seq.runs.results import collect
 from seq2seq.runs.training_state import read_state
+from seq2seq.system.yaml_file import read_yaml
 from seq2seq.training.bounds.faults import TrainingFault
 from seq2seq.training.lightning_parts.checkpoint_io import AtomicCheckpointIO
 from seq2seq.training.plan import make_plan
@@ -48,6 +52,24 @@ def test_a_copied_folder_continues(corpus, stopped, tmp_path):
     assert run.folder.path == copied
     assert read_state(run.folder.last)["global_step"] == 4
     assert read_state(stopped.last)["global_step"] == 2
+
+
+def test_a_run_with_a_removed_setting_continues_and_is_compared(corpus, stopped, tmp_path):
+    """A run of an earlier version, whose trainer could be compiled."""
+
+    def add(config: dict[str, Any]) -> None:
+        config["trainer"]["compile"] = "auto"
+
+    old = RunFolder(with_state(stopped, tmp_path, lambda payload: add(payload[ORIGIN]["settings"])))
+    config = read_yaml(old.config)
+    add(config)
+    old.config.write_text(yaml.safe_dump(config))
+    (group,) = group_runs(collect([str(stopped.path), str(old.path)], "valid").runs)
+    assert len(group.runs) == 2
+    words = toycorpus.settings(corpus, tmp_path, *GIVEN, *LONG, f"resume={old.path}")
+    run = TrainingRun(make_plan(words, mixer="transformer"))
+    assert run.resumed
+    assert run.resumed.step == 2
 
 
 @pytest.mark.parametrize("mixer", ["transformer", "lightconv"])

@@ -31,8 +31,7 @@ from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.token_cache import PairEncoder, write_ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.updates import TokenBatchSampler
-from seq2seq.settings.data import DataSettings
-from seq2seq.settings.declare import describe, read_section
+from seq2seq.settings.declare import read_section
 from seq2seq.system.ranks import SIGNALS
 from seq2seq.system.resources import conf_dir
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
@@ -400,20 +399,6 @@ def test_shipped_tokenizer_settings_are_known(name):
     values = resolved([f"tokenizer={name}"])["tokenizer"]
     settings = read_section(TokenizerSettings, values | {"vocab_size": 100}, "tokenizer")
     assert settings.vocab_size == 100
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("max_tokens", None), ("max_tokens", 7), ("max_tokens", "many"), ("temperature", 0.5)]
-)
-def test_impossible_value_is_refused(folder, key, value):
-    """A value is refused by the range that help and documentation show."""
-    with pytest.raises(ValueError, match=rf"^data\.{key}=.* is not {describe(DataSettings, key)}"):
-        read_settings(folder, **{key: value})
-
-
-def test_a_number_may_be_written_as_on_the_command_line(folder):
-    """YAML reads 1e3 as a float."""
-    assert read_settings(folder, max_tokens=1e3).max_tokens == 1000
 
 
 EXHAUSTIVE = {

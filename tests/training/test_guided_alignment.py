@@ -207,7 +207,7 @@ def test_a_context_has_no_links(tmp_path):
         (("mixer=encoder_decoder",), "has no weights over the source"),
         (("tokenizer.sampling_alpha=0.5",), "tokenizer.sampling_alpha=0.5"),
         (("optim.r_drop=5",), "optim.r_drop=5"),
-        (("trainer.compile=true",), "trainer.compile=true"),
+        (("trainer.checkpoint_activations=true",), "trainer.checkpoint_activations=true"),
         (("data.alignment=absent",), "data.alignment=absent: no such file"),
         (("optim.guided_alignment=0", "data.alignment=x"), "data.alignment=x: needs optim.guided_alignment"),
     ],

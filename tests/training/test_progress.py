@@ -62,7 +62,7 @@ def test_a_slow_first_update_is_reported(limit, took, said):
     budget.training.load(took)
     budget.clock.load(took)
     budget.end_update()
-    text = slow_start(budget, compiled=False)
+    text = slow_start(budget)
     assert text is None if said is None else re.fullmatch(said, text or "")
 
 

@@ -315,11 +315,10 @@ class Unreleased(TwinRecorder):
 
 def test_auto_takes_graphs_if_it_can():
     settings = TrainerSettings(max_steps=1)
-    assert resolve_graphs(settings, "gpu", compiled=False)
-    assert resolve_graphs(TrainerSettings(max_steps=1, devices=2), "gpu", compiled=False)
-    assert not resolve_graphs(settings, "cpu", compiled=False)
-    assert not resolve_graphs(settings, "gpu", compiled=True)
-    assert not resolve_graphs(TrainerSettings(max_steps=1, graphs=False), "gpu", compiled=False)
+    assert resolve_graphs(settings, "gpu")
+    assert resolve_graphs(TrainerSettings(max_steps=1, devices=2), "gpu")
+    assert not resolve_graphs(settings, "cpu")
+    assert not resolve_graphs(TrainerSettings(max_steps=1, graphs=False), "gpu")
 
 
 @pytest.mark.parametrize(
@@ -333,7 +332,7 @@ def test_auto_takes_graphs_if_it_can():
 )
 def test_graphs_that_cannot_be_taken_are_refused(given, accelerator, key):
     with pytest.raises(ValueError, match=rf"trainer\.graphs=true: .*{key}.* set trainer\.graphs=auto"):
-        resolve_graphs(TrainerSettings(max_steps=1, graphs=True, **given), accelerator, compiled=False)
+        resolve_graphs(TrainerSettings(max_steps=1, graphs=True, **given), accelerator)
 
 
 # ---- on a GPU

@@ -17,10 +17,10 @@ from seq2seq.data.batching import Batch
 from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.trainer import TrainerSettings
-from seq2seq.training import make_trainer
 from seq2seq.training.lightning_parts.replay import Replay
 from seq2seq.training.lightning_parts.task import seed_generator
 from seq2seq.training.machine.weight_copies import cast_together, narrow
+from seq2seq.training.make_trainer import prepare_for_training
 from seq2seq.training.objective.batch_loss import sum_losses
 from seq2seq.training.objective.loss import LossSums
 from seq2seq.training.objective.optim import scale_and_clip
@@ -239,16 +239,10 @@ def test_a_weight_that_a_hook_computes_is_left_to_it():
 
 
 @pytest.mark.parametrize(
-    ("settings", "compiled", "expected"),
-    [
-        ({}, False, True),
-        ({}, True, False),
-        ({"checkpoint_activations": True}, False, False),
-        ({"devices": 2, "strategy": "fsdp"}, False, False),
-    ],
+    ("settings", "expected"),
+    [({}, True), ({"checkpoint_activations": True}, False), ({"devices": 2, "strategy": "fsdp"}, False)],
 )
-def test_which_runs_do(monkeypatch, settings, compiled, expected):
-    monkeypatch.setattr(make_trainer, "compile_parts", lambda model: None)
+def test_which_runs_do(settings, expected):
     model = build("transformer", together=False)
-    make_trainer.prepare_for_training(model, TrainerSettings(max_steps=1, **settings), compile=compiled)
+    prepare_for_training(model, TrainerSettings(max_steps=1, **settings))
     assert ("features" in vars(model)) == expected

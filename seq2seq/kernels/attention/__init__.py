@@ -89,8 +89,7 @@ def serve_groups(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def without_cudnn(on_gpu: bool) -> Any:
     """Return a context in which SDPA does not choose cuDNN.
 
-    It does nothing where SDPA cannot choose cuDNN: on a CPU, and with cuDNN's flag off, as in compiled calls (see
-    `training.machine.compilation.compile_parts`).
+    It does nothing on a CPU, with cuDNN's flag off, and in compiled or exported graphs.
 
     On Hopper torch 2.11 to 2.13 prefer cuDNN, whose backward pass gives NaN under a mask for some lengths
     (pytorch#196678), and which plans again for every shape. Without it flash attention serves calls without a mask, and

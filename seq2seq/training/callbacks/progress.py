@@ -18,7 +18,6 @@ from seq2seq.training.bounds.budget import Budget, epochs_done
 from seq2seq.training.callbacks.window_end import window_ends
 from seq2seq.training.lightning_parts.run_state import RunState
 from seq2seq.training.lightning_parts.task import TranslationTask
-from seq2seq.training.machine.compilation import is_compiled
 from seq2seq.training.machine.throughput import Meter
 
 log = logging.getLogger(__name__)
@@ -130,7 +129,7 @@ class ProgressLog(L.Callback):
             # The first update does not count for the rate.
             self._rated_from = (budget.clock.seconds, budget.used_share(trainer))
             self.state.start_tokens += float(pl_module.train_sums[2]) - self._tokens
-            if text := slow_start(budget, compiled=is_compiled(pl_module.model)):
+            if text := slow_start(budget):
                 self._print(text)
         if trainer.global_step % self.settings.log_steps == 0:
             self._log(trainer, pl_module)
@@ -254,13 +253,13 @@ class ProgressLog(L.Callback):
         return clock(passed * (1 - share) / (share - begun)) if share > begun else "?"
 
 
-def slow_start(budget: Budget, *, compiled: bool) -> str | None:
+def slow_start(budget: Budget) -> str | None:
     """Say how long the first update took if it was slow; else return None."""
     limit = budget.settings.max_time
     took = budget.first_update_seconds
     if took < min(_SLOW_SECONDS, _SLOW_SHARE * (limit or math.inf)):
         return None
-    text = f"{'compiling and the first update' if compiled else 'the first update'} took {took:.1f} s"
+    text = f"the first update took {took:.1f} s"
     if limit is None:
         return text
     end = "" if budget.clock.seconds < limit else ": the run ends after it; raise trainer.max_time"

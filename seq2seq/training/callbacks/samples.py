@@ -14,7 +14,6 @@ from seq2seq.analysis.attention_image import attention_image
 from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.training.lightning_parts.loggers import log_image, log_samples
 from seq2seq.training.lightning_parts.task import TranslationTask
-from seq2seq.training.machine.compilation import eager
 from seq2seq.training.machine.fsdp import is_sharded
 
 _MOST_SHOWN = 300  # characters of a sample: the line of an image has many
@@ -47,8 +46,7 @@ def _attention(task: TranslationTask, sample: tuple[str, str, str]) -> np.ndarra
     if is_sharded(task.model) or task.tokenizer.patches or not importlib.util.find_spec("PIL"):
         return None
     try:
-        with eager(task.model):
-            (attention,) = task.translator().attention([sample[:2]])
+        (attention,) = task.translator().attention([sample[:2]])
     except ValueError:  # a cross mixer without weights
         return None
     return attention and attention_image(attention)

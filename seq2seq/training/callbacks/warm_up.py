@@ -14,7 +14,6 @@ from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 from seq2seq.training.lightning_parts.kernel_warm_up import warm_kernels
 from seq2seq.training.lightning_parts.split_evaluation import make_evaluator
 from seq2seq.training.lightning_parts.task import TranslationTask
-from seq2seq.training.machine.compilation import eager
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ def validation_seconds(trainer: L.Trainer, task: TranslationTask, data: Translat
     batch = Batch(*(part.to(task.device) for part in batch))
     took = 0.0
     task.eval()
-    with torch.no_grad(), trainer.precision_plugin.val_step_context(), eager(task.model):
+    with torch.no_grad(), trainer.precision_plugin.val_step_context():
         # On a GPU the first pass loads and tunes kernels, so the second pass is timed
         for _ in range(2 if task.device.type == "cuda" else 1):
             began = time.monotonic()

@@ -21,7 +21,6 @@ from seq2seq.kernels.launch_config import ONE_TILE, columns
 from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.system.errors import first_line
-from seq2seq.training.machine.compilation import eager
 from seq2seq.training.machine.fsdp import is_sharded
 from seq2seq.training.objective.batch_loss import sum_losses
 
@@ -97,7 +96,7 @@ def _compilations(
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     # A batch norm would count these batches
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    with collected() as found, eager(model):
+    with collected() as found:
         for rows, src_len, tgt_len in shapes:
             src = torch.zeros(rows, src_len, dtype=torch.int64, device=device)  # (B, S)
             tgt = torch.zeros(rows, tgt_len, dtype=torch.int64, device=device)  # (B, T)

@@ -29,12 +29,11 @@ _MOST = 256
 Passes = Callable[[Batch, int], LossSums]
 
 
-def resolve_graphs(settings: TrainerSettings, accelerator: str, *, compiled: bool) -> bool:
+def resolve_graphs(settings: TrainerSettings, accelerator: str) -> bool:
     """Return True if a run replays its passes; with `auto` it does if it can.
 
     Args:
         accelerator: "cpu" or "gpu".
-        compiled: True if the model is compiled.
 
     Raises:
         ValueError: The run cannot replay, and trainer.graphs=true.
@@ -42,7 +41,6 @@ def resolve_graphs(settings: TrainerSettings, accelerator: str, *, compiled: boo
     obstacles = {
         "a CPU has none": accelerator != "gpu",
         "trainer.strategy=fsdp moves weights in each pass": settings.sharded,
-        "trainer.compile=true launches by itself": compiled,
         "trainer.checkpoint_activations=true is not captured": settings.checkpoint_activations,
         "trainer.lightning.detect_anomaly=true looks into each pass": settings.lightning.detect_anomaly,
     }

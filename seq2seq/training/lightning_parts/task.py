@@ -41,7 +41,6 @@ from seq2seq.training.bounds.divergence import (
 )
 from seq2seq.training.lightning_parts.replay import Replay
 from seq2seq.training.lightning_parts.split_evaluation import decoding_graphs, make_evaluator, warn_of_split
-from seq2seq.training.machine.compilation import FIRST_UPDATES, eager, settle
 from seq2seq.training.machine.fsdp import is_sharded, make_parts, make_whole, shard
 from seq2seq.training.objective.batch_loss import sum_losses
 from seq2seq.training.objective.guided_alignment import guided_losses
@@ -245,8 +244,6 @@ class TranslationTask(L.LightningModule):
         """Step the schedules of rate and window after an update, by the used share of the budget."""
         if self.budget:
             self.budget.end_update()
-            if self.budget.updates == FIRST_UPDATES:
-                settle(self.model)
             scheduler.share = self.budget.schedule_share(self.trainer)
             window = self.trainer.accumulate_grad_batches
             grow_window(self.trainer, self.budget.settings, scheduler.share)
@@ -272,8 +269,7 @@ class TranslationTask(L.LightningModule):
             require_finite_loss(sums.loss, self.optim, step=self.trainer.global_step, split=self._split)
             return sums
 
-        with eager(self.model):
-            self._evaluator.add(batch, finite_losses)
+        self._evaluator.add(batch, finite_losses)
 
     def on_validation_epoch_end(self) -> None:
         """Score the validation set and log it."""

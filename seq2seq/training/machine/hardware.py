@@ -71,8 +71,7 @@ def has_bf16(accelerator: str) -> bool:
 def src_multiple(accelerator: str, positions: int | None) -> int:
     """Return the number that must divide the padded width of a source: 8 on a GPU, 1 on a CPU.
 
-    On a GPU, attention copies a mask unless its rows have a multiple of 8 entries, and torch.compile makes separate
-    graphs for widths that 8 divides and for other widths.
+    On a GPU, attention copies a mask unless its rows have a multiple of 8 entries.
 
     Args:
         accelerator: "cpu" or "gpu".
