@@ -46,7 +46,7 @@ _MARKUP = re.compile(
     re.IGNORECASE,
 )
 _MARKUP_SUFFIXES = (".sgm", ".sgml", ".xml", ".xlf", ".xliff", ".html", ".htm")
-_SET = re.compile(r"<(?:srcset|refset|tstset)\b", re.IGNORECASE)
+_SET = re.compile(r"<(srcset|refset|tstset)\b", re.IGNORECASE)
 _SEGMENT = re.compile(r"<seg(?:\s[^>]*?)?(?:/>|>(.*?)</seg\s*>)", re.IGNORECASE | re.DOTALL)
 # Metadata lines of IWSLT's training text, each a whole element, and the fewest kinds that a file has.
 _TALK = re.compile(
@@ -169,11 +169,11 @@ def _is_wide(head: bytes) -> bool:
 
 
 def _segments(content: bytes, name: str) -> bytes | None:
-    """Read the segments of one side of a test set, or the sentences of IWSLT's talks, as lines; None for other text."""
+    """Read the segments of one side of test sets, or the sentences of IWSLT's talks, as lines; None for other text."""
     whole = len(content) < _LARGEST_MARKUP
     text = content.decode("utf-8-sig", "replace")
     found = []
-    if len(_SET.findall(text)) == 1 and whole:
+    if whole and len({kind.lower() for kind in _SET.findall(text)}) == 1:
         found = [match[1] or "" for match in _SEGMENT.finditer(text)]
     else:
         read = [line.strip() for line in text.removesuffix("\n").split("\n")]

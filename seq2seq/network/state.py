@@ -385,8 +385,8 @@ def rebuild(tree: Tree, parts: Iterable[Tensor | Cache]) -> Tree:
         return cast("Tree", next(rest))
     inner = [rebuild(part, rest) for part in tree]
     make = cast("Callable[..., Tree]", type(tree))
-    # NamedTuples take their fields by position
-    return make(*inner) if hasattr(make, "_fields") else make(inner)
+    # NamedTuples, and what stands for a cache in an export, take their parts by position
+    return make(inner) if type(tree) in (tuple, list) else make(*inner)
 
 
 def shared_ancestries(parts: Sequence[Tensor | Cache]) -> tuple[list[Ancestry], list[int]]:

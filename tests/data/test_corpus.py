@@ -8,7 +8,6 @@ import lzma
 import os
 import re
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -586,7 +585,7 @@ def test_second_load_reads_no_raw_data(tmp_path, monkeypatch):
 
 
 def test_the_iwslt_steps_of_the_readme_work(tmp_path):
-    script = re.search(r"```python\n(# iwslt.*?)```", (data_dir() / "README.md").read_text(), re.DOTALL)
+    script = re.search(r"```bash\n(for language.*?)```", (data_dir() / "README.md").read_text(), re.DOTALL)
     assert script
     for language in ("de", "en"):
         lines = [
@@ -598,9 +597,10 @@ def test_the_iwslt_steps_of_the_readme_work(tmp_path):
         ]
         (tmp_path / f"train.tags.de-en.{language}").write_text("\n".join(lines) + "\n")
         for year in ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "tst2015"):
-            xml = f'<doc>\n<seg id="1"> {language} {year} &amp; a\u2028b </seg>\n<seg id="2">z</seg>\n</doc>\n'
+            segments = f'<seg id="1"> {language} {year} &amp; a\u2028b </seg>\n<seg id="2">z</seg>'
+            xml = f'<?xml version="1.0"?>\n<mteval>\n<refset>\n<doc>\n{segments}\n</doc>\n</refset>\n</mteval>\n'
             (tmp_path / f"IWSLT17.TED.{year}.de-en.{language}.xml").write_text(xml)
-    subprocess.run([sys.executable, "-c", script[1]], cwd=tmp_path, check=True)
+    subprocess.run(["sh", "-c", script[1]], cwd=tmp_path, check=True)
     chosen = options(tmp_path)
     assert load(chosen, tmp_path / "c") == [("de one", "en one"), ("de <b>", "en <b>")]
     assert load(chosen, tmp_path / "c", "valid")[0] == ("de dev2010 & a\u2028b", "en dev2010 & a\u2028b")
