@@ -231,8 +231,8 @@ def answer() -> str:
         "**Attention that knows relative positions scores best of six systems.** Rotary attention leads attention with "
         f"absolute positions alone by {lead.estimate.value:.1f} BLEU (95% interval "
         f"{interval(lead.estimate.interval)}; adjusted p {_at_most(lead.p_value)}). A bias for each distance "
-        f"scores {behind:.1f} less than rotary attention: no significant difference. English-French captions of Multi30k, "
-        f"{millions(runs['rotary'])} parameters, {steps:,} updates, {seeds} seeds, [rules written before the "
+        f"scores {behind:.1f} less than rotary attention: no significant difference. English-French captions of "
+        f"Multi30k, {millions(runs['rotary'])} parameters, {steps:,} updates, {seeds} seeds, [rules written before the "
         "runs](docs/benchmark.md).",
         "**LightConv is better than absolute positions, too.** At equal depth it leads the Transformer by "
         f"{third.estimate.value:.1f} BLEU (adjusted p {_at_most(third.p_value)}). Rotary attention leads LightConv by "
