@@ -384,9 +384,10 @@ def rebuild(tree: Tree, parts: Iterable[Tensor | Cache]) -> Tree:
     if not isinstance(tree, list | tuple):
         return cast("Tree", next(rest))
     inner = [rebuild(part, rest) for part in tree]
-    make = cast("Callable[..., Tree]", type(tree))
-    # NamedTuples, and what stands for a cache in an export, take their parts by position
-    return make(inner) if type(tree) in (tuple, list) else make(*inner)
+    if isinstance(tree, list) or type(tree) is tuple:
+        return cast("Tree", inner if isinstance(tree, list) else tuple(inner))
+    # NamedTuples are rebuilt as their own type, by position
+    return cast("Callable[..., Tree]", type(tree))(*inner)
 
 
 def shared_ancestries(parts: Sequence[Tensor | Cache]) -> tuple[list[Ancestry], list[int]]:

@@ -298,9 +298,11 @@ def test_workers_deliver_the_same_batches(folder):
 def test_a_signal_to_all_processes_leaves_the_workers(folder, number):
     """The run saves and ends by itself; a worker that died first would end it with an error."""
     alone, helped = module(folder), module(folder, num_workers=1)
+    # Another test's process may still be ending
+    before = multiprocessing.active_children()
     batches = iter(helped.train_dataloader())
     found = [next(batches)]
-    (worker,) = multiprocessing.active_children()
+    (worker,) = (each for each in multiprocessing.active_children() if each not in before)
     os.kill(worker.pid, number)
     found += batches
     for left, right in zip(alone.train_dataloader(), found, strict=True):
