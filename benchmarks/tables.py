@@ -223,7 +223,8 @@ def answer() -> str:
     largest = max(run.results["parameters"] for corpus in (FRENCH, GERMAN, TATOEBA, RECIPE) for run in corpus.runs)
     lead, third, over = (each.tested for each in (positions, convolution, between_them))
     earlier = [each.estimate.value for each in tatoeba.values()]
-    scores, same = question_one.QUESTION.scores(), letters(estimates.fit(question_one.QUESTION.scores()))
+    scores = question_one.QUESTION.scores()
+    same = letters(estimates.fit(scores))
     behind = statistics.fmean(scores["rotary"].values()) - statistics.fmean(scores["relative_bias"].values())
     if behind < 0 or not set(same["rotary"]) & set(same["relative_bias"]):
         raise ValueError("the first sentence of the README is not true: a bias for each distance differs")

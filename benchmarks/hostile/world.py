@@ -66,11 +66,6 @@ class World:
         return next((self.run / "checkpoints").glob("step-*.safetensors"))
 
     @property
-    def last(self) -> Path:
-        """A checkpoint to resume from."""
-        return self.run / "checkpoints" / "last.ckpt"
-
-    @property
     def cache(self) -> Path:
         """The prepared corpus."""
         return self.root / "cache"

@@ -384,8 +384,10 @@ def rebuild(tree: Tree, parts: Iterable[Tensor | Cache]) -> Tree:
     if not isinstance(tree, list | tuple):
         return cast("Tree", next(rest))
     inner = [rebuild(part, rest) for part in tree]
-    if isinstance(tree, list) or type(tree) is tuple:
-        return cast("Tree", inner if isinstance(tree, list) else tuple(inner))
+    if isinstance(tree, list):
+        return cast("Tree", inner)
+    if type(tree) is tuple:
+        return cast("Tree", tuple(inner))
     # NamedTuples are rebuilt as their own type, by position
     return cast("Callable[..., Tree]", type(tree))(*inner)
 

@@ -174,7 +174,9 @@ def present_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         # Complete only sections that exist: a checkpoint keeps only the settings of its model.
         if name and isinstance(config.get(name), Mapping):
             known = {key: value for key, value in defaults(cls).items() if value != "???"}
+            given = config[name]
             # Removed settings of the trainer (`compile`) change no model; in other sections, an unknown key is refused
-            kept = keys(cls) if name == "trainer" else config[name]
-            result[name] = merged(known, {key: value for key, value in config[name].items() if key in kept})
+            if name == "trainer":
+                given = {key: value for key, value in given.items() if key in keys(cls)}
+            result[name] = merged(known, given)
     return result

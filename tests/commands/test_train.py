@@ -1041,7 +1041,7 @@ def test_max_time_bounds_a_run(corpus, tmp_path, caplog):
     assert (results["max_time"], results["ended_by"]) == (0.5, "max_time")
     assert results["seconds_over_budget"] == pytest.approx(max(0, results["seconds"] - 0.5), abs=0.011)
     assert run.folder.best.exists()
-    told = f"trainer.max_time=0.5s ended the run at update {results['steps']}, before trainer.max_steps=100000"
+    told = f"trainer.max_time=0.5s ended the run at update {results['steps']}, before trainer.max_steps=100000; set"
     assert told in caplog.text
 
 

@@ -34,7 +34,7 @@ from seq2seq.network.build import build_model
 from seq2seq.network.conformance import try_mixer
 from seq2seq.network.make_mixer import layer_values
 from seq2seq.network.mixer import CrossMixer
-from seq2seq.network.state import Cache, expand, leaves, reorder
+from seq2seq.network.state import Cache, expand, reorder
 from seq2seq.system.resources import conf_dir
 
 
@@ -239,13 +239,13 @@ def test_state_growth(case):
 
 @every_decoding_case
 def test_rows_of_state_and_context(case):
-    """State: tensors, hypothesis first, and caches. Context: tensors, source sentence first."""
+    """State: a flat tuple of tensors, hypothesis first, and caches. Context: of tensors, source sentence first."""
     for mixer in case.variants():
         steps = Stepper(mixer, 3, 2, 5, torch.empty(0))
         steps.step()
-        assert all(isinstance(leaf, Cache) or leaf.shape[0] == 6 for leaf in leaves(steps.state))
+        assert all(isinstance(leaf, Cache) or leaf.shape[0] == 6 for leaf in steps.state)
         if isinstance(mixer, CrossMixer):
-            assert all(leaf.shape[0] == 3 for leaf in leaves(steps.context))
+            assert all(leaf.shape[0] == 3 for leaf in steps.context)
 
 
 @over(ENCODER)
