@@ -60,7 +60,7 @@ class Run:
         """Train, score the test set, and return the run, as `python -m seq2seq.train` does with these overrides.
 
         Raises:
-            ValueError: A setting is wrong, or has no effect; nothing has been written.
+            ValueError: A setting is wrong, or has no effect; nothing has been trained.
             TrainingFault: The data or the machine ended the run.
             KeyboardInterrupt: A signal ended the run, which resume=auto continues.
         """
@@ -95,8 +95,8 @@ class Run:
         plan = _plan(overrides)
         with process_for(plan):
             run = TrainingRun(plan)
-            data = run.data = run.prepared_data()
-            return run.task(), data
+            run.prepare()
+            return run.task(), run.data
 
     @property
     def path(self) -> Path:

@@ -53,7 +53,7 @@ def main(config: DictConfig) -> float:
 
 def _plan(config: DictConfig) -> RunPlan:
     """Check the settings, and add what Hydra knows about this run: its command, label and job."""
-    # The typed settings, without Hydra's own: they name the run, and its command repeats them
+    # The words of the command line without Hydra's own: they name the run, and its command repeats them
     chosen = HydraConfig.get()
     overrides = list(chosen.overrides.task)
     command = shlex.join(["python", "-m", "seq2seq.train", *overrides])

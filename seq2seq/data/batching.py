@@ -20,7 +20,7 @@ class Batch(NamedTuple):
     tgt_in: Tensor  # (B, T) int64
     tgt_out: Tensor  # (B, T) int64
     tgt_mask: Tensor  # (B, T) bool
-    index: Tensor  # type: ignore[assignment]  # (B,) int64, position in the split
+    index: Tensor  # type: ignore[assignment]  # (B,) int64, position in the split or a stream's text; -1: idle micro-batch
 
 
 def padded_width(lengths: np.ndarray | int) -> np.ndarray:

@@ -245,7 +245,11 @@ class PairDataset(Dataset):
         return any(part.augment for part in self.parts)
 
     def sampled_by(self, sampler: TokenBatchSampler, src_multiple: int) -> PairDataset:
-        """Return a shallow copy whose sampled segmentations vary with the epoch of `sampler`."""
+        """Return a shallow copy whose sampled segmentations vary with the epoch of `sampler`.
+
+        Args:
+            src_multiple: The width of a batch's source is a multiple of this.
+        """
         data = copy.copy(self)
         data.sampler = sampler
         data.src_multiple = src_multiple

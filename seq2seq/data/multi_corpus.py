@@ -49,7 +49,7 @@ class NamedCorpus:
         return f"{self.corpus.src}-{self.corpus.tgt}"
 
     def tag_ids(self, tokenizer: Tokenizer) -> Tags:
-        """Return the tags of its sources and targets as ids; raise ValueError if the tokenizer lacks one.
+        """Return the tags of its sources and targets as ids.
 
         Raises:
             ValueError: The tokenizer lacks one.

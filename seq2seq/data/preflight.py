@@ -21,7 +21,7 @@ from seq2seq.system.errors import LineError
 
 
 def open_corpora(data: DataSettings, *, tokenizer: TokenizerSettings, cache_dir: Path) -> tuple[NamedCorpus, ...]:
-    """Check languages, files, columns, direction and ready models of all corpora; return them, or raise ValueError.
+    """Check languages, files, columns, direction and ready models of all corpora, and return them.
 
     Raises:
         ValueError: Something is missing or looks swapped; the message says what to change.

@@ -74,7 +74,7 @@ class PreparedData:
     augment: Augmentation | None
 
     def split(self, name: str) -> PairDataset:
-        """Return an encoded split; raise ValueError if it is streamed.
+        """Return an encoded split.
 
         Raises:
             ValueError: The split is streamed.

@@ -25,13 +25,13 @@ def source_end(tokenizer: Tokenizer) -> list[int]:
 def encode_pieces(tokenizer: Tokenizer, lines: Sequence[str], *, note: Callable[[Note], None]) -> list[list[int]]:
     """Tokenize every line, without eos; [] for a blank line, and for an invalid image or factor, with a note."""
     pieces: list[list[int]] = [[] for _ in lines]
-    shown = {i: whole_characters(line) for i, line in enumerate(lines) if not is_blank(line)}
+    texts = {i: whole_characters(line) for i, line in enumerate(lines) if not is_blank(line)}
     if not tokenizer.patches:
         with contextlib.suppress(LineError):
-            for i, ids in zip(shown, tokenizer.encode_src(list(shown.values())), strict=True):
+            for i, ids in zip(texts, tokenizer.encode_src(list(texts.values())), strict=True):
                 pieces[i] = ids[:-1]
             return pieces
-    for i, line in shown.items():
+    for i, line in texts.items():
         try:
             pieces[i] = tokenizer.encode_src([line])[0][: None if tokenizer.patches else -1]
         except LineError as error:
@@ -64,7 +64,7 @@ def begins_word(before: str, after: str) -> bool:
 
 
 def target_ids(tokenizer: Tokenizer, pieces: Sequence[str]) -> tuple[int, ...]:
-    """Look up target pieces; raise ValueError if the vocabulary lacks one.
+    """Look up target pieces.
 
     Raises:
         ValueError: The vocabulary lacks a piece.

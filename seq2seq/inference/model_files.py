@@ -49,7 +49,7 @@ def locate(name: str | os.PathLike[str]) -> Path:
 
 
 def choose_device(name: str) -> str:
-    """Resolve `auto` to the GPU if there is one; raise ValueError for a device that is not there.
+    """Resolve `auto` to the GPU if there is one, and check any other device.
 
     Raises:
         ValueError: The name is not a device, or the GPU is missing.
@@ -84,7 +84,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Load the tokenizer alone of a checkpoint or an exported folder, or raise CheckpointError.
+    """Load the tokenizer alone of a checkpoint or an exported folder.
 
     Raises:
         CheckpointError: The file or folder cannot be used.

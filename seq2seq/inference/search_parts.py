@@ -52,8 +52,8 @@ class TranslatedText(NamedTuple):
     """Translation with its length-normalized log-probability (natural logarithm).
 
     Attributes:
-        parts: Text and translation of each part, for a line that was translated in several parts, and for every line of
-            a model with `data.context`, whose texts begin with their context (`seq2seq.data.context.sentence_of`).
+        parts: Text and translation of each part, if there are several or if one has a context, with which its text then
+            begins (see `seq2seq.data.context.sentence_of`); else empty.
         mean: Mean log-probability of a token, the end of each part included; None for a line without a translation.
         terms: Terms of the glossary that the line has.
     """
@@ -158,9 +158,11 @@ def make_parts(
             if sampling is not None:
                 digest = hashlib.blake2b(repr((sampling.seed + place, ids)).encode(), digest_size=8).digest()
                 seed = int.from_bytes(digest, "little") >> 1
-            source = Source(ids, [] if place else begin, wanted, seed, tags.target)
+            prefix = [] if place else begin
+            source = Source(ids=ids, prefix=prefix, phrases=wanted, seed=seed, start=tags.target)
             required = len(source.given) + sum(map(len, wanted))
-            # The search extends a limit that the user has set low. It is the first part, as phrases need
+            # Required tokens may exceed a low limit of the user (see `target_limit`), but not the default one too. Only
+            # a first part has any
             most = max(longest_target(len(ids), each) for each in limits)
             if required >= most:
                 reason = f"its prefix and phrases have {required:,} pieces, and its translation has fewer than {most:,}"

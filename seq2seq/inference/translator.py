@@ -200,10 +200,11 @@ class Translator:
         glossary: Glossary | Mapping[str, str] | Iterable[tuple[str, str]] | None = None,
         **options: Any,
     ) -> list[list[TranslatedText]]:
-        """Translate lines; in float32 a line's text does not depend on the other lines.
+        """Translate lines.
 
-        A line is translated in parts where it has line breaks, and where the model was not trained on lines like it
-        (see `LineCutter`). The translations are joined by the white space between the parts.
+        In float32 a line's text does not depend on the other lines, except on the lines of its context. A line
+        is translated in parts where it has line breaks, and where the model was not trained on lines like it (see
+        `LineCutter`). The translations are joined by the white space between the parts.
 
         Args:
             settings: Search settings of this call (default: the translator's).
@@ -268,11 +269,11 @@ class Translator:
         # Keep all samples: the best samples of the parts need not form the best sample of the line
         kept = settings if sampling is None else dataclasses.replace(settings, n_best=settings.beam_size)
         suppressed = target_ids(tokenizer, suppress)
-        unread: set[int] = set()
+        failed: set[int] = set()
 
         def noted(told: Note) -> None:
             if told.kind == "failed":
-                unread.add(told.position)
+                failed.add(told.position)
             note(told)
 
         cutter = LineCutter(translator=self, mode=sentences or self.sentences, note=noted)
@@ -306,7 +307,7 @@ class Translator:
                 row[:] = rank_by_agreement(row, agreement)
             best.append(joined[line][texts.index(row[0].text)] if row else None)
             # An invalid image or factor leaves no parts either
-            blank = not cut[line].parts and line not in unread
+            blank = not cut[line].parts and line not in failed
             # Every line needs n_best translations; a line that failed and a short beam have fewer
             filler = TranslatedText(cut[line].end, 0.0) if blank else TranslatedText("", float("-inf"))
             row += [filler] * (settings.n_best - len(row))

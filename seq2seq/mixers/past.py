@@ -13,7 +13,7 @@ from seq2seq.network.state import Cache, Device, DType
 
 
 class Past(NamedTuple):
-    """State of a mixer that keeps one slot of numbers for each position."""
+    """State of a mixer that keeps one slot of numbers for each position, or for the last K."""
 
     past: Cache
 

@@ -16,7 +16,7 @@ from seq2seq.kernels.dropout import Dropout
 from seq2seq.kernels.layer_norm import LayerNorm
 from seq2seq.kernels.residual_norm import residual_norm, skip_and_norm
 from seq2seq.network.embedding import Embedding
-from seq2seq.network.mixer import CrossMixer, SelfMixer
+from seq2seq.network.mixer import CrossMixer, SelfMixer, real_positions
 from seq2seq.network.pooling import Pooling
 from seq2seq.network.state import Context, State, expand
 
@@ -158,7 +158,7 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor, context: Context) -> Tensor:
         """Transform x (B, T, D) under mask (B, T), reading the source from context."""
-        x = self.mix(x, mask)  # (B, T, middle)
+        x = self.mix(x, mask)  # (B, T, out_dim of the self mixer)
         x = self.read(x, context)  # (B, T, out_dim)
         return self.transform(x)
 
@@ -261,10 +261,10 @@ class Decoder(nn.Module):
 
 
 class NarrowOutput:
-    """Output layer of U tokens: (N, D) -> (N, U), -inf for tokens outside a sentence's shortlist.
+    """Output layer of U tokens: (N, readout_dim) -> (N, U), -inf for tokens outside a sentence's shortlist.
 
     Args:
-        project: Maps (N, D) to the logits of the U tokens.
+        project: Maps (N, readout_dim) to the logits of the U tokens.
         allowed: Mask (B, U) of each sentence's shortlist.
     """
 
@@ -273,7 +273,7 @@ class NarrowOutput:
         self.forbidden = ~allowed[:, None]  # (B, 1, U)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Project x (N, D), in which a sentence's hypotheses are adjacent."""
+        """Project x (N, readout_dim), in which a sentence's hypotheses are adjacent."""
         logits = self.project(x).unflatten(0, (len(self.forbidden), -1))  # (B, beam, U)
         return logits.masked_fill_(self.forbidden, float("-inf")).flatten(0, 1)
 
@@ -296,8 +296,7 @@ class Seq2Seq(nn.Module):
 
     def features(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_mask: Tensor | None = None) -> Tensor:
         """Return the input of the output layer, (B, T, readout_dim), so that a loss may project real tokens only."""
-        mask = tgt_in.new_ones(tgt_in.shape).bool() if tgt_mask is None else tgt_mask
-        return self.decoder(tgt_in, mask, self.context(src, src_mask))
+        return self.decoder(tgt_in, real_positions(tgt_in, tgt_mask), self.context(src, src_mask))
 
     def context(self, src: Tensor, src_mask: Tensor) -> list[Context]:
         """Encode src (B, S) and project the memory for each decoder layer, once per sentence."""
@@ -319,7 +318,7 @@ class Seq2Seq(nn.Module):
 
     def narrow(self, ids: Tensor, allowed: Tensor) -> NarrowOutput:
         """Return an output layer for the tokens ids (U,); allowed (B, U) is True where a sentence may use a token."""
-        weight = self.output.weight[ids]  # (U, D)
+        weight = self.output.weight[ids]  # (U, readout_dim)
         bias = None if self.output.bias is None else self.output.bias[ids]
         return NarrowOutput(project=lambda x: F.linear(x, weight, bias), allowed=allowed)
 

@@ -44,8 +44,8 @@ class Ancestry:
         # An upper bound on the positions written so far, counted on the host, since reading the device would stall
         self.length = 0
         self.steps = 0
-        self._visible: Tensor | None = None
-        self._bias: Tensor | None = None
+        self._visible: dict[int, Tensor] = {}
+        self._bias: dict[tuple[int, torch.dtype], Tensor] = {}
         self._places: dict[tuple[int, int], Tensor] = {}
 
     @property
@@ -76,8 +76,7 @@ class Ancestry:
 
     def forget(self) -> None:
         """Drop the masks and indices of the last step."""
-        self._visible = self._bias = None
-        self._places = {}
+        self._visible, self._bias, self._places = {}, {}, {}
 
     def places(self, slots: int, position: Tensor, parts: int = 1) -> Tensor:
         """Return where each hypothesis writes into the flat memory of a cache of `slots` slots, (N * parts,)."""
@@ -89,24 +88,31 @@ class Ancestry:
             self._places[slots, parts] = ((block * slots + slot) * self.beam + row).flatten()
         return self._places[slots, parts]
 
-    def visible(self, position: Tensor) -> Tensor:
-        """Return the slots that each hypothesis's ancestors wrote up to its position (N,), a mask (B, beam, slots)."""
-        if self._visible is None:
-            limit = self.limit
-            time = torch.arange(limit, device=position.device)
-            own = self.owner[:, :limit, None] == torch.arange(self.beam, device=position.device)  # (N, limit, beam)
-            seen = own & (time <= self._time(position)[:, None])[:, :, None]  # (N, limit, beam)
-            self._visible = seen.view(-1, self.beam, limit * self.beam)
-        return self._visible
+    def visible(self, slots: int, position: Tensor) -> Tensor:
+        """Return which used slots of a cache of `slots` slots each hypothesis sees, a mask (B, beam, used * beam).
 
-    def bias(self, position: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return `visible` as a bias on attention scores, 0 or -inf, (B, beam, slots)."""
+        These are the slots that its ancestors wrote up to its position (N,).
+        """
+        if slots not in self._visible:
+            now, slot = self._time(position)[:, None], torch.arange(min(self.limit, slots), device=position.device)
+            owner = self.owner[:, : len(slot)]
+            if slots < self.slots:
+                # A ring buffer has the last position of each slot, and the table may have an earlier one there
+                latest = now - (now - slot) % slots
+                owner = self.owner.gather(1, latest.clamp(min=0) % self.slots)
+            own = owner[:, :, None] == torch.arange(self.beam, device=position.device)  # (N, used, beam)
+            seen = own & (slot <= now)[:, :, None]  # (N, used, beam)
+            self._visible[slots] = seen.view(-1, self.beam, len(slot) * self.beam)
+        return self._visible[slots]
+
+    def bias(self, slots: int, position: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return `visible` as a bias on attention scores, 0 or -inf, (B, beam, used * beam)."""
         # Computed once for all layers: given only the mask, attention would compute this bias in each layer
-        if self._bias is None or self._bias.dtype != dtype:
-            visible = self.visible(position)
-            self._bias = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
-            self._bias.masked_fill_(~visible, float("-inf"))
-        return self._bias
+        if (slots, dtype) not in self._bias:
+            visible = self.visible(slots, position)
+            bias = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+            self._bias[slots, dtype] = bias.masked_fill_(~visible, float("-inf"))
+        return self._bias[slots, dtype]
 
     def reorder(self, index: Tensor) -> None:
         """Let hypothesis n continue hypothesis index[n] of the same sentence, in place."""
@@ -182,24 +188,29 @@ class Cache:
         self.values.view(-1, width).index_copy_(0, place, value.to(self.values.dtype).reshape(-1, width))
 
     @property
+    def slots(self) -> int:
+        """The number of slots; the ancestry may have more, for longer caches that share it."""
+        return self.values.shape[self.slot_axis]
+
+    @property
     def limit(self) -> int:
-        """The number of slots in use; the ancestry may have more, for longer caches that share it."""
-        return min(self.ancestry.limit, self.values.shape[self.slot_axis])
+        """An upper bound on the slots in use."""
+        return min(self.ancestry.limit, self.slots)
 
     def used(self) -> Tensor:
-        """Return the values in slots that are in use."""
+        """Return the values up to `limit`."""
         return self.values.narrow(self.slot_axis, 0, self.limit)
 
     def read(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Return all slots of each sentence, and which of them each hypothesis sees; nothing is copied.
+        """Return the slots of each sentence up to `limit`, and which of them each hypothesis sees; nothing is copied.
 
         Returns:
             The slots (B, slots, width), with the rows of a beam innermost, and the mask (B, beam, slots) of the slots
             that a hypothesis's ancestors have written up to its position (N,).
         """
         batch_size, _, beam, width = self.values.shape
-        rows = self.limit * beam
-        return self.used().reshape(batch_size, rows, width), self.ancestry.visible(position)[..., :rows]
+        visible = self.ancestry.visible(self.slots, position)
+        return self.used().reshape(batch_size, self.limit * beam, width), visible
 
     def expand(self, ancestry: Ancestry) -> Cache:
         """Return an empty cache for the hypotheses of an ancestry; this cache must be empty, too."""
@@ -216,7 +227,7 @@ class Cache:
             weights: The function of the scores, as in `attention`.
         """
         k, v = (cache.used().to(q.dtype).flatten(2, 3) for cache in (self, values))  # (B, G, slots, d)
-        bias = self.ancestry.bias(position, q.dtype)[:, None, :, : k.shape[2]]  # (B, 1, beam, slots)
+        bias = self.ancestry.bias(self.slots, position, q.dtype)[:, None]  # (B, 1, beam, slots)
         groups = q.shape[1] // k.shape[1]
         if groups == 1:
             return attention(q, k, v, bias=bias, weights=weights)

@@ -49,7 +49,7 @@ def add_model_options(parser: argparse._ActionsContainer, *, sentences: str = "a
             add(option_name(name), help=text, **value_of(SearchSettings, name))
     text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, as many as memory holds on a GPU)"
     add("--max-tokens", type=positive, metavar="N", help=text)
-    text = f"longest source line in pieces ({LONGEST_SOURCE})"
+    text = f"longest source in pieces ({LONGEST_SOURCE})"
     add("--max-len", type=whole_number(1, MOST_SOURCE), default=LONGEST_SOURCE, metavar="N", help=text)
     text = (
         "translate a line sentence by sentence: always (split), never (keep), or if it has more sentences or pieces "

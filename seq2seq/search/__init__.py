@@ -29,7 +29,7 @@ from seq2seq.search.running import SHARE, Running, Setup
 from seq2seq.search.running import Shortlist as Shortlist
 from seq2seq.search.running import Source as Source
 from seq2seq.search.running import target_limit as target_limit
-from seq2seq.search.selection import BestFirst, Diverse
+from seq2seq.search.selection import BeamSearch, Diverse
 from seq2seq.search.selection import Drawn as Drawn
 from seq2seq.search.words import Words as Words
 from seq2seq.settings.search import SearchSettings
@@ -114,7 +114,7 @@ def search_stream(
     """
     if selection is None and settings.beam_groups > 1:
         selection = Diverse(special.eos, settings.diversity, settings.beam_groups)
-    selection = selection or BestFirst(special.eos)
+    selection = selection or BeamSearch(special.eos)
     setup = Setup(model, special, settings, selection, device, suppress, shortlist, graphs)
     waiting = enumerate(sources)
     ahead = list(islice(waiting, 1))

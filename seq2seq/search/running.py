@@ -30,11 +30,11 @@ class Source(NamedTuple):
 
     Attributes:
         ids: Its tokens.
-        start: Tokens after bos that ask for its translation, such as the tag of a language. They are not a part of it,
-            and their log-probability is 0, but they count in its length.
         prefix: Tokens that its translation begins with.
         phrases: Sequences of tokens that its translation must contain, in any order.
         seed: Seed of its samples.
+        start: Tokens after bos that ask for its translation, such as the tag of a language. They are not a part of it,
+            and their log-probability is 0, but they count in its length.
         allowed: Tokens that its translation may have though they are not in its shortlist.
     """
 

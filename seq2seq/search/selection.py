@@ -15,7 +15,7 @@ _BLOCK = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class BestFirst(Selection):
+class BeamSearch(Selection):
     """Beam search: of the 2 * beam best extensions, the first `beam` may end; the first `beam` without eos are kept."""
 
     eos: int

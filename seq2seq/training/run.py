@@ -61,7 +61,7 @@ def train(plan: RunPlan, *, model: Seq2Seq | None = None) -> float:
         model: The result of `checks.check_model` for the plan, if there is one.
 
     Raises:
-        ValueError: The settings cannot work; nothing has been written.
+        ValueError: The settings cannot work; nothing has been trained.
         TrainingFault: The data or the machine ended the run.
     """
     with process_for(plan):
@@ -82,13 +82,13 @@ def process_for(plan: RunPlan) -> Iterator[None]:
         try:
             yield
         except TrainingInterrupt as stop:
-            _leave(stop, "the settings were being checked, and nothing was written")
+            _leave(stop, "nothing has been trained")
 
 
 class TrainingRun:
     """Training run: its plan as resolved on this machine, its folder and its parts.
 
-    Nothing is written before `execute`. The constructor raises ValueError for settings that cannot work.
+    Before `execute` only caches are written. The constructor raises ValueError for settings that cannot work.
 
     Args:
         callbacks: More callbacks of Lightning, called before the run's own.
@@ -150,7 +150,7 @@ class TrainingRun:
                     raise ValueError(f"another run in {self.folder.path} has just ended: give the same command again")
                 if first and self.plan.job:
                     record_run(self.plan.job, self.folder.path)
-                self.data = self.prepared_data()
+                self.prepare()
                 if self.accelerator == "cpu":
                     keep_freed_memory()
                 # Training and the test use the same number of threads, because the number changes rounding.
@@ -201,8 +201,8 @@ class TrainingRun:
             _exit(state.signum)
         return state.best.bleu
 
-    def prepared_data(self) -> TranslationDataModule:
-        """Prepare the corpora."""
+    def prepare(self) -> None:
+        """Prepare the corpora, choose the micro-batch of `data.max_tokens=auto`, and open `data`."""
         self.prepared = prepare_corpora(self.data_plan)
         if self.resumed:
             # Before any training: another text or tokenizer would make the checkpoint's position meaningless.
@@ -212,18 +212,17 @@ class TrainingRun:
         if self.data_plan.max_tokens is None:  # auto, and no earlier part of the run decided it
             self.prepared = self.prepared.with_max_tokens(self._largest_batch())
             self.data_plan = self.prepared.plan
-        data = TranslationDataModule(
+        self.data = TranslationDataModule(
             self.prepared,
             src_multiple=self.src_multiple,
             window=self.plan.trainer.accumulate,
             processes=self.plan.trainer.processes,
         )
-        data.describe()
-        checks.look_at_references(data, self.tokenize)
+        self.data.describe()
+        checks.look_at_references(self.data, self.tokenize)
         # Fine-tuning needs few updates
         if not self.start:
-            checks.look_at_updates(data, self.plan.trainer)
-        return data
+            checks.look_at_updates(self.data, self.plan.trainer)
 
     def _threads(self) -> int | None:
         """Choose the number of threads of a run on a CPU; None leaves it to torch."""
@@ -261,7 +260,7 @@ class TrainingRun:
         plan, prepared, start = self.plan, self.prepared, self.start
         data = prepared.plan
         tokenizer = prepared.tokenizer
-        classifies = plan.config["model"]["decoder_layers"] == 0
+        classifies = plan.model.decoder_layers == 0
         if classifies and data.stream:
             raise ValueError(
                 "model.decoder_layers=0 needs all targets before training, but data.streaming reads them during it"
@@ -298,7 +297,7 @@ class TrainingRun:
             context=plan.data.context,
             terms=plan.data.augment.terms > 0,
         )
-        task = TranslationTask(
+        return TranslationTask(
             model=model,
             tokenizer=tokenizer,
             description=description,
@@ -310,9 +309,8 @@ class TrainingRun:
             budget=budget,
             graphs=self.graphs,
             teacher=load_teacher(plan, tokenizer, longest=data.longest_allowed),
+            links=self.links,
         )
-        task.links = self.links
-        return task
 
     def _fault(self, error: Exception) -> Exception:
         """Explain an error of the data or the machine, and how to continue; return any other error as it is."""

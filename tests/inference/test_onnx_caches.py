@@ -7,8 +7,9 @@ import os
 import pytest
 import torch
 
+from seq2seq.inference.export.onnx_graphs import _TracedAncestry, _TracedCache, _TracedHeadCache
 from seq2seq.inference.onnx_model import _fit, _Memory
-from seq2seq.network.state import Cache, expand, leaves
+from seq2seq.network.state import Cache, expand, leaves, reorder
 
 
 class _FreeGraph:
@@ -57,6 +58,38 @@ def test_arrays_are_written_as_caches_are(heads):
         slots = ours.values.shape[ours.slot_axis]
         assert ours.values.equal(theirs.values.narrow(theirs.slot_axis, 0, slots))
         assert ours.owner.equal(theirs.owner)
+
+
+@pytest.mark.parametrize("longer", [[], [9]])
+@pytest.mark.parametrize("heads", [None, 2])
+@pytest.mark.parametrize("slots", [9, 4])
+def test_a_traced_cache_reads_what_a_cache_reads(slots, heads, longer):
+    """Also in a ring buffer, after reorderings, and next to a longer cache, which shares the ancestry."""
+    sentences, beam = 2, 3
+    state = expand([Cache.empty(sentences, each, 4, heads=heads) for each in (slots, slots, *longer)], beam)
+    keys, values = state[:2]
+    for at in range(9):
+        position = torch.full((sentences * beam,), at)
+        new = [torch.randn(sentences * beam, 4) for _ in range(2)]
+        before = [cache.values.clone() for cache in (keys, values)]
+        for cache, value in zip((keys, values), new, strict=True):
+            cache.append(value, position)
+        kind = _TracedCache if heads is None else _TracedHeadCache
+        traced = [kind(old, _TracedAncestry(keys.owner, 1)) for old in before]
+        for cache, value in zip(traced, new, strict=True):
+            cache.append(value, position)
+        if heads is None:
+            found, visible = traced[0].read(position)
+            expected, seen = keys.read(position)
+            assert found[:, : expected.shape[1]].equal(expected)
+            assert visible[..., : expected.shape[1]].equal(seen)
+        else:
+            query = torch.randn(sentences, heads, beam, 4 // heads)
+            torch.testing.assert_close(
+                traced[0].attend(query, traced[1], position), keys.attend(query, values, position)
+            )
+        index = torch.arange(sentences)[:, None] * beam + torch.randint(beam, (sentences, beam))
+        state = reorder(state, index.flatten())
 
 
 def test_a_state_without_numbers_has_a_row_for_each_hypothesis():

@@ -221,19 +221,24 @@ def test_dropconnect_is_unbiased_and_only_in_training(kind):
 # ---- caches and states
 
 
-def test_cache_follows_descent():
-    """After any reorderings a hypothesis reads exactly the values of its own ancestors."""
+@pytest.mark.parametrize(("slots", "longer"), [(9, []), (4, []), (4, [9]), (4, [6])])
+def test_cache_follows_descent(slots, longer):
+    """After any reorderings a hypothesis reads exactly the values of its own ancestors; a ring buffer has the last.
+
+    Longer caches of the state, which share its ancestry, change nothing.
+    """
     sentences, beam, length = 3, 4, 9
-    (cache,) = expand([Cache.empty(sentences, length, 2)], beam)
+    (cache, *_) = expand([Cache.empty(sentences, each, 2) for each in (slots, *longer)], beam)
     history = torch.empty(sentences * beam, 0, 2)
     for t in range(length):
         position, value = torch.full((len(history),), t), torch.randn(len(history), 2)
         cache.append(value, position)
         history = torch.cat([history, value[:, None]], 1)
-        slots, visible = cache.read(position)
+        values, visible = cache.read(position)
+        last = sorted(range(max(t + 1 - slots, 0), t + 1), key=lambda each: each % slots)
         for n in range(len(history)):
-            mine = slots[n // beam][visible[n // beam, n % beam]]
-            assert torch.equal(mine, history[n])
+            mine = values[n // beam][visible[n // beam, n % beam]]
+            assert torch.equal(mine, history[n][last])
         index = torch.arange(sentences)[:, None] * beam + torch.randint(beam, (sentences, beam))
         (cache,), history = reorder([cache], index.flatten()), history[index.flatten()]
         if t == 4:

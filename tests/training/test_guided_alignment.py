@@ -21,6 +21,7 @@ from seq2seq.inference.encoding import source_pieces, target_pieces
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.training.auto_batch_size import Rehearsal
 from seq2seq.training.checks import make_data_plan
+from seq2seq.training.objective import guided_alignment
 from seq2seq.training.objective.batch_loss import sum_losses
 from seq2seq.training.objective.guided_alignment import align_pieces, guided_losses, guided_mixer, shares
 from seq2seq.training.plan import make_plan
@@ -171,6 +172,13 @@ def test_ibm_model_1_links_translations(tmp_path):
                 right += toycorpus.NOUNS[source] == target.strip("▁")
     assert count > 200
     assert right / count > 0.9
+
+
+def test_an_estimate_without_links_is_named(tmp_path, monkeypatch):
+    data = prepared(toycorpus.write(tmp_path / "corpus", (20, 5, 5)), tmp_path)
+    monkeypatch.setattr(guided_alignment, "_estimated", lambda prepared: [np.zeros(0, np.int64)] * 20)
+    with pytest.raises(ValueError, match=r"^IBM Model 1 .*data\.alignment="):
+        align_pieces(data)
 
 
 def test_links_belong_to_the_pairs_that_rules_on_lengths_keep(tmp_path):

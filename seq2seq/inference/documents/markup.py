@@ -137,7 +137,7 @@ def collect(pieces: Pieces, found: Iterable[Event], inline: re.Pattern[str]) -> 
 
 
 def checked(content: str) -> str:
-    """Return XML, in which CDATA is plain text; raise ValueError if it is not well-formed, or declares entities.
+    """Check XML, and return it with its CDATA as plain text.
 
     Raises:
         ValueError: The text is not well-formed XML, or declares entities.

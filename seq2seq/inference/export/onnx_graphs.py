@@ -87,14 +87,13 @@ class _TracedCache:
     def read(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """See `Cache.read`."""
         batch_size, slots, beam, width = self.values.shape
-        visible = self.visible(position // self.ancestry.stride + 1)
-        return self.values.reshape(batch_size, slots * beam, width), visible
+        seen = torch.arange(slots) <= position[:, None] // self.ancestry.stride  # (N, L)
+        return self.values.reshape(batch_size, slots * beam, width), self.visible(seen)
 
-    def visible(self, count: Tensor) -> Tensor:
-        """Return which of its first `count` (N,) slots each hypothesis sees, (B, beam, L * beam)."""
+    def visible(self, seen: Tensor) -> Tensor:
+        """Return which of the slots `seen` (N, L) the ancestors of each hypothesis wrote, (B, beam, L * beam)."""
         batch_size, *_, slots, beam, _ = self.values.shape
         own = self.owner[:, :, None] == torch.arange(beam)  # (N, L, beam)
-        seen = torch.arange(slots) < count[:, None]  # (N, L)
         return (own & seen[:, :, None]).view(batch_size, beam, slots * beam)
 
 
@@ -108,14 +107,20 @@ class _TracedHeadCache(_TracedCache):
     def append(self, value: Tensor, position: Tensor) -> None:
         """See `Cache.append`."""
         self.appended = value.to(self.values.dtype)
+        if isinstance(slots := self.values.shape[2], int):
+            self.owner = self.ancestry.turns(slots, position)
 
     def attend(self, q: Tensor, values: _TracedHeadCache, position: Tensor, *, weights: str = "softmax") -> Tensor:
         """See `Cache.attend`: one softmax over the scores of the past and of the position itself."""
         heads, size = self.values.shape[1], self.values.shape[-1]
         keys, past = (part.values.flatten(2, 3) for part in (self, values))  # (B, G, L * beam, d)
         key, own = (part.own() for part in (self, values))  # (B, G, beam, d)
-        # The slots before the position itself
-        hidden = ~self.visible(position)[:, None]  # (B, 1, beam, L * beam)
+        slots, slot = self.values.shape[2], position[:, None]
+        seen = torch.arange(slots) < slot  # (N, L): the slots before the position itself
+        if isinstance(slots, int):
+            # The slot of this position still holds the value from L positions ago
+            seen = seen & (torch.arange(slots) != slot % slots)
+        hidden = ~self.visible(seen)[:, None]  # (B, 1, beam, L * beam)
         q = q * size**-0.5
         shared = q.shape[1] != heads
         if shared:  # H / G query heads for each key head
@@ -135,7 +140,7 @@ class _TracedHeadCache(_TracedCache):
         age = (position[:, None] - torch.arange(slots)) % slots  # (N, L): positions since the slot was written
         # The slot of this position still holds the value from K positions ago
         read = (age > 0) & (age <= position[:, None])
-        y = weigh_slots(self.values, weights, age, read, self.ancestry.turns(slots, position))
+        y = weigh_slots(self.values, weights, age, read, self.owner)
         assert self.appended is not None
         here = weights[..., -1:] * self.appended.unflatten(-1, (weights.shape[1], -1))  # (N, H, R)
         return y + here.flatten(1)
@@ -160,7 +165,7 @@ class EncoderGraph(nn.Module):
 
 
 class StepGraph(nn.Module):
-    """Graph of one decoding step: log p (M, V), the input of the output layer (N, D), and the parts of the next state.
+    """Graph of one decoding step: log p (M, V), the output layer's input (N, readout_dim), and the next state's parts.
 
     Args:
         context: An example of a context, for its structure.

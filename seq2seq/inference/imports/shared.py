@@ -170,7 +170,7 @@ def warn_of_added(folder: Path, names: Sequence[str]) -> None:
 
 
 def read_piece_model(folder: Path, name: str) -> bytes:
-    """Read a SentencePiece model; raise ValueError if it is missing or too large.
+    """Read a SentencePiece model.
 
     Raises:
         ValueError: The file is missing or too large.
@@ -215,7 +215,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def take(weights: dict[str, Tensor], name: str) -> Tensor:
-    """Remove a weight and return it; raise ValueError if no weight has that name.
+    """Remove a weight and return it.
 
     Raises:
         ValueError: No weight has that name.

@@ -123,7 +123,7 @@ class Service:
         return self.batcher.thread.is_alive() and not self.batcher.closed
 
     async def translate(self, request: Request) -> Response | None:
-        """Answer a request, or raise RefusedError; None if the client has left.
+        """Answer a request; None if the client has left.
 
         Raises:
             RefusedError: The request cannot be served.
@@ -213,7 +213,7 @@ class Service:
             self.batcher.abandon(entries)
 
     async def fields(self, request: Request) -> dict[str, Any]:
-        """Read the fields of a request, JSON or a form, and check its key; raise RefusedError or ClientDisconnect.
+        """Read the fields of a request, JSON or a form, and check its key.
 
         Raises:
             RefusedError: The body cannot be read, or the key is missing or wrong.

@@ -87,7 +87,7 @@ class Batcher:
         metrics.queue_characters.set_function(self._waiting_characters)
 
     def submit(self, entries: Sequence[Entry]) -> None:
-        """Queue all texts of a request, or none; raise RefusedError if the service is stopping or the queue is full.
+        """Queue all texts of a request, or none.
 
         Raises:
             RefusedError: The service is stopping, or the queue is full.

@@ -263,7 +263,7 @@ class Options(NamedTuple):
 
 
 def parsed(body: bytes) -> dict[str, Any]:
-    """Parse JSON; raise RefusedError if it is no JSON (400) or no object (422).
+    """Parse a JSON object.
 
     Raises:
         RefusedError: 400 if the body is not JSON, 422 if the JSON is not an object.
@@ -278,7 +278,7 @@ def parsed(body: bytes) -> dict[str, Any]:
 
 
 def checked(form: type[Form], given: dict[str, Any]) -> Form:
-    """Check the fields of a request; raise RefusedError (422) if they are not of this form.
+    """Check the fields of a request.
 
     Raises:
         RefusedError: 422 if they are no request of this form.
@@ -318,7 +318,7 @@ def _json(value: Any) -> str:
 
 
 def texts_of(request: TranslateRequest, limits: ServiceSettings) -> list[Text]:
-    """Return the texts of a request, each with its prefix and its phrases; raise RefusedError beyond the limits.
+    """Return the texts of a request, each with its prefix and its phrases.
 
     Raises:
         RefusedError: 422 for no text at all, or unless there is a prefix and a list of phrases for each text; 413 for
@@ -357,7 +357,7 @@ def texts_of(request: TranslateRequest, limits: ServiceSettings) -> list[Text]:
 def chosen_options(
     request: TranslateRequest, defaults: SearchSettings, languages: tuple[str, str], limits: ServiceSettings
 ) -> Options:
-    """Complete a request's options with the service's own; raise RefusedError (422) for what is not allowed.
+    """Complete a request's options with the service's own, and check them.
 
     Raises:
         RefusedError: 422 for options that the model or the service does not allow, or that cannot be combined.

@@ -25,7 +25,7 @@ _LAST_SECONDS = 5
 
 
 def bound_socket(limits: ServiceSettings) -> socket.socket:
-    """Bind the service's address, without listening on it yet; raise ValueError if it cannot be used.
+    """Bind the service's address, without listening on it yet.
 
     Raises:
         ValueError: The address cannot be used.

@@ -46,6 +46,8 @@ class TranslationDataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         """Agree on the smallest batch size that `data.max_tokens=auto` found on any rank.
 
+        With `data.batch_tokens`, the Trainer gets its number of micro-batches an update here.
+
         Raises:
             ValueError: A split to score has fewer sentences than there are ranks.
         """

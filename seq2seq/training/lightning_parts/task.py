@@ -64,10 +64,10 @@ class TranslationTask(L.LightningModule):
         sentences: Numbers of "valid" and "test" sentences that are evaluated (default: all).
         graphs: Capture and replay the passes, which needs a GPU; see `resolve_graphs`.
         teacher: A fixed model with the same vocabulary, for `optim.teacher`.
+        links: Links of the training pairs' pieces, for `optim.guided_alignment`.
     """
 
     teacher: Seq2Seq | None
-    links: Ragged | None = None  # of the training pairs, for `optim.guided_alignment`
 
     def __init__(
         self,
@@ -83,6 +83,7 @@ class TranslationTask(L.LightningModule):
         budget: Budget | None = None,
         graphs: bool = False,
         teacher: Seq2Seq | None = None,
+        links: Ragged | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -93,6 +94,7 @@ class TranslationTask(L.LightningModule):
         self.sentences = sentences or {}
         # Set past torch's registration: neither a checkpoint nor the optimizer has the teacher's weights
         vars(self)["teacher"] = teacher
+        self.links = links
         self.evaluation: Evaluation | None = None  # the last one
         self._evaluator: Any = None
         self._split = "valid"
@@ -222,8 +224,7 @@ class TranslationTask(L.LightningModule):
     def on_train_start(self) -> None:
         """Prepare to replay passes, and set the rate of the first update, since a resumed run may have a new budget."""
         if self.graphs:
-            made = partial(CudaRecorder, self.device)
-            self.replay = Replay(self._passes, self.model, make=made)
+            self.replay = Replay(self._passes, self.model, make=partial(CudaRecorder, self.device))
         # A stream without a limit has the number -1
         bounded = self.budget or 0 < self.trainer.estimated_stepping_batches < math.inf
         if self.optim.schedule == "anneal" and not bounded:
@@ -383,10 +384,10 @@ def seek_data(checkpoint: dict[str, Any], trainer: L.Trainer, data: Any) -> None
 
 def rescale(progress: dict[str, Any], ratio: tuple[int, int], window: int) -> None:
     """Rescale a rank's counts of batches to another number of ranks or micro-batches, in whole windows, in place."""
-    new, old = ratio
+    times, divisor = ratio
     for counts in (progress["current"], progress["total"]):
         # Rounded down to a whole window: an update is never resumed in its middle.
-        processed = counts["processed"] * new // old // window * window
+        processed = counts["processed"] * times // divisor // window * window
         # The lag of `completed` tells in which hook the checkpoint was saved; `seek_data` reads it.
         lag = counts["processed"] - counts["completed"]
         counts |= {"ready": processed, "started": processed, "processed": processed, "completed": processed - lag}

@@ -89,7 +89,7 @@ def align_pieces(prepared: PreparedData) -> Ragged:
     """Link the pieces of the training pairs by the file `data.alignment`, or else by IBM Model 1; see `shares`.
 
     Raises:
-        ValueError: The file does not belong to the training text.
+        ValueError: The file does not belong to the training text, or there are no links.
     """
     file = prepared.plan.data.alignment
     origin = file_fingerprint(Path(file)) if file else f"{_PAIRS} {_ITERATIONS} {_TENSION}"
@@ -105,7 +105,12 @@ def align_pieces(prepared: PreparedData) -> Ragged:
                 links.write(row.tobytes())
                 lengths.append(len(row))
         if not any(lengths):
-            raise ValueError(f"data.alignment={file} links no words of the training text")
+            if file:
+                raise ValueError(f"data.alignment={file} links no words of the training text")
+            raise ValueError(
+                "IBM Model 1 links no pieces of the training text: set data.alignment=<file> to word alignments, or "
+                "optim.guided_alignment=0"
+            )
         write_lengths(folder, "links", np.asarray(lengths))
 
     def read(folder: Path) -> Ragged:

@@ -181,27 +181,30 @@ class _Total:
         self.db: Tensor | None = None  # (V,)
         if gradients and bias is not None:
             self.db = torch.zeros(weight.shape[0], dtype=self.wide, device=features.device)
-        self.seen = torch.zeros_like(self.mean)  # the weighted sum of all rows
-        self.count = torch.zeros_like(self.nll)  # the sum of the mask
+        self.seen = torch.zeros_like(self.mean)  # the sum of the counted rows
+        self.count = torch.zeros_like(self.nll)  # the number of counted rows
 
-    def add(self, part: slice, labels: Tensor, mask: Tensor) -> None:
-        """Project the rows `part`, and add their costs and gradients."""
-        x, weight = self.features[part], mask.to(self.wide)  # (n, R), (n,)
+    def add(self, part: slice, labels: Tensor, counted: Tensor) -> None:
+        """Project the rows `part`, and add the costs and gradients of the rows where `counted` (n,) is True."""
+        x = self.features[part]  # (n, R)
         logits = F.linear(x, self.weight, self.bias)  # (n, V)
         if is_served(logits, self.backend):
             # If gradients are wanted, `cross_entropy_` overwrites the logits with p - (1 - e) onehot
             wanted = self.dx is not None
-            costs = cross_entropy_(logits, labels, mask, at_label=1 - self.smoothing, gradient=wanted)  # (2, n)
+            costs = cross_entropy_(logits, labels, counted, at_label=1 - self.smoothing, gradient=wanted)  # (2, n)
             nll, uniform = costs.sum(1)
             self.nll += nll
             self.uniform += uniform
         else:
-            self._blocks(x, logits, labels, weight)
+            self._blocks(x, logits, labels, counted.to(self.wide))
         if self.dx is not None:
-            self._gradients(part, x, logits, weight)
+            self._gradients(part, x, logits, counted)
 
-    def _blocks(self, x: Tensor, logits: Tensor, labels: Tensor, weight: Tensor) -> None:
-        """Do the work of `cross_entropy_` in torch operations, for rows x (n, R) with logits (n, V)."""
+    def _blocks(self, x: Tensor, logits: Tensor, labels: Tensor, counted: Tensor) -> None:
+        """Do the work of `cross_entropy_` in torch operations, for rows x (n, R) with logits (n, V).
+
+        Here and in `_softmax`, `counted` (n,) is 1 or 0.
+        """
         # On a CPU each block of rows fits the cache; a GPU takes all rows at once.
         cells = logits.shape[1] if logits.device.type == "cpu" else 1
         block = max(1, _CPU_CELLS // cells)
@@ -211,11 +214,11 @@ class _Total:
             spare = torch.empty(2, min(block, len(x)), cells, dtype=self.wide)
         for start in range(0, len(x), block):
             piece = slice(start, start + block)
-            self._softmax(logits[piece], labels[piece, None], weight[piece], spare)
+            self._softmax(logits[piece], labels[piece, None], counted[piece], spare)
         # -mean_v log p_v = lse - mean_v z_v; `_softmax` has added the first term.
-        self.uniform -= weight @ (x.to(self.wide) @ self.mean + self.mean_bias)
+        self.uniform -= counted @ (x.to(self.wide) @ self.mean + self.mean_bias)
 
-    def _softmax(self, logits: Tensor, labels: Tensor, weight: Tensor, spare: Tensor | None) -> None:
+    def _softmax(self, logits: Tensor, labels: Tensor, counted: Tensor, spare: Tensor | None) -> None:
         """Add the cost of some rows and, for gradients, write p - (1 - e) onehot over their logits (n, V)."""
         # Both are (n, 1)
         at_label, highest = logits.gather(1, labels).to(self.wide), logits.amax(1, keepdim=True)
@@ -226,20 +229,20 @@ class _Total:
             torch.softmax(wide.copy_(logits), -1, out=p)
         # The largest probability is exp(highest - lse), so the softmax also yields the log-sum-exp.
         lse = highest.to(self.wide) - p.amax(1, keepdim=True).log()
-        self.nll += weight @ (lse - at_label).squeeze(1)
-        self.uniform += weight @ lse.squeeze(1)
+        self.nll += counted @ (lse - at_label).squeeze(1)
+        self.uniform += counted @ lse.squeeze(1)
         if self.dx is not None:
             # The e / V of the smoothing is left out here: `_gradients` and `gradients` subtract it for whole sums.
             p.scatter_add_(1, labels, torch.full_like(at_label, self.smoothing - 1))
             # `_gradients` reads the gradient of the logits from their memory.
             logits.copy_(p)
 
-    def _gradients(self, part: slice, x: Tensor, grads: Tensor, weight: Tensor) -> None:
+    def _gradients(self, part: slice, x: Tensor, grads: Tensor, counted: Tensor) -> None:
         """Add the gradients of rows `part`; `grads` (n, V) is p - (1 - e) onehot."""
         assert self.dx is not None
-        scale = weight.to(x.dtype)  # (n,)
+        scale = counted.to(x.dtype)  # (n,), 1 or 0
         self.dx[part] = (grads @ self.weight - (self.smoothing * self.mean).to(x.dtype)) * scale[:, None]
-        weighted = x * scale[:, None]  # (n, R)
+        real = x * scale[:, None]  # (n, R)
         # The first chunk writes instead of adding, which saves filling dw with zeros.
         first = self.dw is None
         if self.dw is None:
@@ -248,12 +251,12 @@ class _Total:
         size = 2048 if x.device.type == "cpu" else len(self.weight)
         for start in range(0, len(self.weight), size):
             rows = slice(start, start + size)
-            dw = grads[:, rows].t() @ weighted  # (v, R)
+            dw = grads[:, rows].t() @ real  # (v, R)
             self.dw[rows].copy_(dw) if first else self.dw[rows].add_(dw)
         if self.db is not None:
             self.db += scale @ grads
-        self.seen += weighted.sum(0, dtype=self.wide)
-        self.count += weight.sum()
+        self.seen += real.sum(0, dtype=self.wide)
+        self.count += counted.sum()
 
     def gradients(self, weight: Tensor, bias: Tensor | None) -> list[Tensor | None]:
         """Return dx, dW and db, with the smoothing's e / V of every row subtracted from dW and db."""

@@ -17,11 +17,12 @@ def learning_rate(step: int, settings: OptimSettings, share: float = 0.0) -> flo
     """Compute the rate of update n = `step` (1, 2, ...); W = warmup_steps, and `share` (0 to 1) of the budget is used.
 
     warm-up (n <= W):  init + (lr - init) * n / W, init = warmup_init_lr
-    inverse_sqrt:      lr * sqrt(max(W, 1) / n)                                                  (Vaswani et al., 2017)
+    inverse_sqrt:      max(min_lr, lr * sqrt(max(W, 1) / n))                                     (Vaswani et al., 2017)
     cosine:            min_lr + (lr - min_lr) / 2 * (1 + cos(pi * min(1, (n - W) / period)))     (Loshchilov, 2017)
-    anneal:            rises linearly until share = warmup_share, stays until share = f = max(warmup_share, 1 -
-                       decay_share), then min_lr + (lr - min_lr) / 2 * (1 + cos(pi * (share - f) / (1 - f))): any
-                       budget, long or short, ends annealed; with a small decay_share warmup-stable-decay (Hu, 2024)
+    anneal:            rises linearly from init until share = warmup_share, stays until share = f, then
+                       min_lr + (lr - min_lr) / 2 * (1 + cos(pi * (share - f) / (1 - f))), f = max(warmup_share,
+                       1 - decay_share): any budget, long or short, ends annealed; with a small decay_share
+                       warmup-stable-decay (Hu, 2024)
     constant:          lr
     """
     if settings.schedule == "anneal":
