@@ -31,7 +31,7 @@ LABELS = {
 # Descriptions of the systems whose depth is the subject
 KINDS = {
     "transformer_deep": "the same, one more encoder layer",
-    "lightconv": "convolution, fixed kernels, one more encoder layer",
+    "lightconv": "convolution, learned kernels, one more encoder layer",
     "lightconv_shallow": "the same at the Transformer's depth",
 }
 QUESTION = Question(

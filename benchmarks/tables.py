@@ -40,7 +40,7 @@ _KINDS = {
     "transformer": "attention, absolute positions alone",
     "rotary": "attention, also rotated by positions",
     "relative_bias": "attention, also a bias for each distance",
-    "lightconv": "convolution, fixed kernels",
+    "lightconv": "convolution, learned kernels",
     "dynamicconv": "convolution, kernels made from the input",
     "multiscale": "convolutions of several widths",
     "separable": "learned matrices over positions",
@@ -235,8 +235,8 @@ def answer() -> str:
         f"attention: no significant difference. English-French captions of Multi30k, {millions(runs['rotary'])} "
         f"parameters, {steps:,} updates, {seeds} seeds, [rules written before the runs](docs/benchmark.md).",
         "**LightConv is better than absolute positions, too.** At equal depth it leads the Transformer by "
-        f"{third.estimate.value:.1f} BLEU (adjusted p {_at_most(third.p_value)}). Rotary attention leads LightConv by "
-        f"{over.estimate.value:.1f}, at the edge of the rules: adjusted p = {p_text(over.p_value)}, but the interval "
+        f"{third.estimate.value:.1f} BLEU (adjusted p {_at_most(third.p_value)}). Rotary attention leads LightConv with its usual "
+        f"extra layer by {over.estimate.value:.1f}, at the edge of the rules: adjusted p = {p_text(over.p_value)}, but the interval "
         f"over seeds and sentences begins at {between_them.bootstrap[0]:+.2f}, and a paired t test of these two "
         f"systems alone gives adjusted p = {between_them.paired:.2f}. [Another "
         "dropout](docs/benchmark.md#the-grid) may change their order.",
@@ -245,7 +245,7 @@ def answer() -> str:
         f"{depth.tested.estimate.value:+.2f} BLEU: equal within ± {MARGIN} over seeds, also at the edge (adjusted p = "
         f"{p_text(depth.tested.outside)}; interval over seeds and sentences {interval(depth.bootstrap)}).",
         "[Earlier runs](docs/results.md#multi30k), one to three seeds: on German-English sentences (Tatoeba), rotary "
-        "attention, relative positions, LightConv and DynamicConv each lead the Transformer by "
+        "attention, a bias for each distance, LightConv and DynamicConv each lead the Transformer by "
         f"{_range(earlier)} BLEU (p {_at_most(max(each.p_value for each in tatoeba.values()))}). These four do not "
         "differ significantly from each other. On English-French captions, with an earlier recipe, LightConv, "
         f"DynamicConv, `multiscale` and `separable` ({millions(FRENCH.comparable()['separable'])} parameters) lead by "

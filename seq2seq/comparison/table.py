@@ -103,7 +103,7 @@ def legend(tables: Sequence[Table]) -> str:
         if any(single):
             parts.append(_ONE_SEED)
     scores = [score for table in tables for group in table.groups for score in group.values(table.split, "bleu")]
-    if scores and max(scores) < 2:
+    if scores and min(scores) < 2:
         parts.append(_FLOOR)
     if any(each.verdict for each in differences):
         parts.append(_VERDICTS.format(margin=tables[0].margin))

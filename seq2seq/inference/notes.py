@@ -12,6 +12,7 @@ _SAID = {
     "marked": "has the sign ￨ of factors, which the model reads as text",
     "limit": "has a translation that a limit of its length ended (max_len_ratio, max_len_extra, the model's positions)",
     "unread": "has a part that hardly any word of the translation reads",
+    "short": "has a translation that is unusually short for its source",
     "whole": "has several sentences translated as one, since a prefix or phrases cannot be placed among them",
 }
 _PLURAL = {"has": "have", "is": "are"}

@@ -46,8 +46,9 @@ def note_omissions(
 ) -> None:
     """Note the lines whose best translation may lack something, each with the reason.
 
-    There are three reasons: a length limit has ended the translation; a sentence is longer than any training line; or
-    the attention of a doubtful translation, after which `progress` is called, does not read a part of the source.
+    There are four reasons: a length limit has ended the translation; a sentence is longer than any training line; the
+    attention of a doubtful translation, after which `progress` is called, does not read a part of the source; or it
+    reads a source without parts, but the translation is short.
     """
     longest = translator.statistics.longest
     doubts: list[_Doubt] = []
@@ -67,13 +68,18 @@ def note_omissions(
     if not translator.can_force:
         return
     clauses_of: list[list[str]] = [[] for _ in doubts]
+    short: set[int] = set()
     try:
         for at, clauses in _unread(translator, doubts):
             progress(0)
-            clauses_of[at] = clauses
+            clauses_of[at] = clauses or []
+            if clauses is None:
+                short.add(doubts[at][0])
     # If the check fails, the translations must not be lost
     except (RuntimeError, ArithmeticError, MemoryError) as error:
         log.warning("the check for unread parts of the source failed: %s", first_line(error))
+    for number in sorted(short):
+        note(Note.of_kind(number, "short"))
     unread: dict[int, list[str]] = defaultdict(list)
     for (number, *_), clauses in zip(doubts, clauses_of, strict=True):
         unread[number] += [f"'{clause}'" for clause in clauses]
@@ -94,8 +100,11 @@ def _is_doubtful(translator: Translator, part: SourcePart, ids: Sequence[int]) -
     return len(sentences(part.text, translator.src_lang)) > known.sentences
 
 
-def _unread(translator: Translator, doubts: list[_Doubt]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the index of each doubtful part, the longest first, with the text of its unread clauses."""
+def _unread(translator: Translator, doubts: list[_Doubt]) -> Iterator[tuple[int, list[str] | None]]:
+    """Yield the index of each doubtful part, the longest first, with the text of its unread clauses.
+
+    Instead of the clauses, None says that the part is a single clause, which a short translation reads.
+    """
     order = sorted(range(len(doubts)), key=lambda at: -len(doubts[at][1].pieces))
     tokenizer, tags = translator.tokenizer, translator.tags
     end = [tokenizer.eos_id]
@@ -110,7 +119,9 @@ def _unread(translator: Translator, doubts: list[_Doubt]) -> Iterator[tuple[int,
         weights = forced.weights[len(tags.target) : -1, len(tags.source) : -1]
         pieces = [number % tokenizer.src_vocab_size for number in doubts[at][1].pieces]
         spans = unread_clauses(weights, source_pieces(tokenizer, pieces))
-        yield at, [tokenizer.src.decode(pieces[first:last]) for first, last in spans]
+        # Most of the translation reads the clause, so that only its length is in doubt
+        is_short = spans == [(0, len(pieces))] and weights.sum() > len(weights) / 2
+        yield at, None if is_short else [tokenizer.src.decode(pieces[first:last]) for first, last in spans]
 
 
 def unread_clauses(weights: Tensor, pieces: Sequence[str]) -> list[tuple[int, int]]:

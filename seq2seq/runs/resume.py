@@ -77,7 +77,7 @@ def _in_use(folder: RunFolder, resume: str) -> ValueError:
     if folder.states:
         return ValueError(
             f"{folder.path} holds an earlier run: continue it with resume=auto, if its settings are the same, or start "
-            "another next to it with run=<name> (or delete the folder)"
+            "another next to it with run=<name> (or delete the folder, if no training writes to it)"
         )
     weights = f" from its weights with init_from={folder.path} run=<name>" if folder.best.exists() else ""
     return ValueError(

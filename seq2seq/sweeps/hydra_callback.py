@@ -21,7 +21,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import CompactHydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict, read_write
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from seq2seq.sweeps.job_records import RECORD, SUBMITTED, Job, Process, read_jobs, write_sweep
 from seq2seq.system.slurm import launched_by_slurm
@@ -69,14 +69,14 @@ class JobRecords(Callback):
                 (job.folder / name).unlink(missing_ok=True)
         write_sweep(sweep, ended=False)
         # Hydra does not call on_multirun_end if a failed job or a signal ends the sweep
-        atexit.register(_end, sweep)
+        atexit.register(_end, sweep, *_split(config))
         print(f"follow the sweep with: {compare_command(sweep, '--watch')}", flush=True)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Record that there will be no more jobs; exit with status 1 if one has failed."""
         atexit.unregister(_end)
         # A search ends like this although trials have failed; Hydra's own sweeper has raised the error of a job
-        if _end(Path(config.hydra.sweep.dir)):
+        if _end(Path(config.hydra.sweep.dir), *_split(config)):
             sys.exit(1)
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -118,15 +118,24 @@ class JobRecords(Callback):
         )
 
 
-def _end(sweep: Path) -> int:
-    """Record the end of a sweep, and print and return the number of failed jobs; print how to compare the others."""
+def _split(config: DictConfig) -> list[str]:
+    """Return the option with which `compare` reads runs that score no test set."""
+    return [] if OmegaConf.select(config, "trainer.test", default=True) else ["--split", "valid"]
+
+
+def _end(sweep: Path, *options: str) -> int:
+    """Record the end of a sweep, and print and return the number of failed jobs; print how to compare the others.
+
+    Args:
+        options: Options of `compare`.
+    """
     write_sweep(sweep, ended=True)
     # `checked`, because no job starts any more
     jobs = [job.checked() for job in read_jobs(sweep)]
     failed = sum(job.state == "failed" for job in jobs)
     parts = [f"{failed} of {len(jobs)} jobs failed"] if failed else []
     if failed < len(jobs):
-        parts.append(f"compare the {'others' if failed else 'runs'} with: {compare_command(sweep)}")
+        parts.append(f"compare the {'others' if failed else 'runs'} with: {compare_command(sweep, *options)}")
     if parts:
         print("; ".join(parts), flush=True)
     return failed

@@ -168,9 +168,8 @@ def look_at_updates(data: TranslationDataModule, settings: TrainerSettings) -> N
     if (updates := data.updates_per_epoch * epochs) < _FEW_UPDATES:
         name = "batch_tokens" if data.prepared.plan.data.batch_tokens else "max_tokens"
         log.warning(
-            "%d updates in %d epochs are few: a small corpus needs a smaller data.%s, or a larger trainer.max_epochs",
+            "%d updates are few: a small corpus needs a smaller data.%s, or a larger trainer.max_epochs",
             updates,
-            epochs,
             name,
         )
 

@@ -179,8 +179,8 @@ def test_the_legend_tells_which_tables_have_blocks():
     texts = [legend([table(blocked) for blocked in each]) for each in ((True,), (False,), (True, False))]
     assert ["not blocks" in text for text in texts] == [False, True, False]
     assert "where all rows of a table" in texts[2]
-    # Models that have learned nothing
-    assert ["hardly translate" in legend([table(True, bleu)]) for bleu in (1.9, 2.0)] == [True, False]
+    # Models that have learned nothing, also next to others
+    assert ["hardly translate" in legend([table(True, bleu), table(True, 30)]) for bleu in (1.9, 2.0)] == [True, False]
 
 
 def test_rows_are_compared_with_the_transformer(tmp_path, capsys):

@@ -100,6 +100,26 @@ def test_possible_omissions_are_noted(ckpt, first_clause_read):
     assert {note.kind for note in notes} <= {"limit"}
 
 
+@pytest.mark.parametrize(("weight", "kind"), [(0.9, "short"), (0.4, "unread")])
+def test_a_clause_that_a_short_translation_reads_is_not_unread(weight, kind, ckpt, monkeypatch):
+    """The only clause has few pieces of the translation for each of its own, though they read nothing else."""
+    monkeypatch.setattr(
+        forced_text,
+        "force",
+        lambda model, pairs, **options: [
+            Forced([0.0] * len(target), torch.full((len(target), len(source)), weight / len(source)))
+            for source, target in pairs
+        ],
+    )
+    translator = Translator.load(
+        ckpt, settings=SearchSettings(beam_size=1, max_len_ratio=0, max_len_extra=3), device="cpu"
+    )
+    translator.statistics = translator.statistics._replace(least_ratio=1.0)
+    notes: list[Note] = []
+    translator.translate(["der Hund und die Katze und der Hund"], note=notes.append)
+    assert {note.kind for note in notes} - {"limit"} == {kind}
+
+
 def test_a_limit_that_ends_a_translation_is_noted(ckpt):
     translator = Translator.load(
         ckpt, settings=SearchSettings(beam_size=2, max_len_ratio=0, max_len_extra=3), device="cpu"

@@ -34,7 +34,7 @@ from hydra_plugins.seq2seq_sweeps import launchers
 from seq2seq.runs.training_state import read_state
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.sweeps import job_records, sweep_watch
-from seq2seq.sweeps.hydra_callback import JobRecords, _end
+from seq2seq.sweeps.hydra_callback import JobRecords, _end, _split
 from seq2seq.sweeps.job_records import Job, Process, launcher, read_jobs, write_sweep
 from seq2seq.sweeps.sweep_watch import describe, watch
 from seq2seq.training import run
@@ -428,8 +428,10 @@ def test_an_interrupted_sweep_knows_the_jobs_that_waited(tmp_path, monkeypatch, 
     launcher.launch([["seed=1"], ["seed=2"]], 0)
     assert capsys.readouterr().out == "2 of 2 jobs failed\n"
     dataclasses.replace(read_jobs(tmp_path)[0], state="finished").write()
-    _end(tmp_path)
-    assert capsys.readouterr().out.startswith("1 of 2 jobs failed; compare the others with: ")
+    _end(tmp_path, *_split(OmegaConf.create({"trainer": {"test": False}})))
+    told = capsys.readouterr().out
+    assert told.startswith("1 of 2 jobs failed; compare the others with: ")
+    assert told.endswith(" --split valid\n")
 
 
 def test_a_sweep_forgets_the_jobs_of_an_earlier_one_in_its_folder(tmp_path):

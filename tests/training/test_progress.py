@@ -13,7 +13,7 @@ from rich.console import Console
 
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.training.bounds.budget import Budget
-from seq2seq.training.callbacks.progress import IntervalAverages, ProgressLog, slow_start
+from seq2seq.training.callbacks.progress import IntervalAverages, Pace, ProgressLog, slow_start
 from seq2seq.training.lightning_parts.run_state import BestScore, RunState
 
 
@@ -64,6 +64,17 @@ def test_a_slow_first_update_is_reported(limit, took, said):
     budget.end_update()
     text = slow_start(budget)
     assert text is None if said is None else re.fullmatch(said, text or "")
+
+
+def test_the_time_left_follows_the_load_of_the_machine():
+    """An update of 100 takes 1 s, and 10 s from update 20 on."""
+    pace = Pace(0.0, 0.0)
+    assert pace.left(0.0, 0.0) is None
+    found = []
+    for update, seconds in ((10, 10.0), (20, 20.0), (30, 120.0), (40, 220.0), (50, 320.0)):
+        found.append(pace.left(seconds, update / 100))
+        pace.mark(seconds, update / 100)
+    assert found == pytest.approx([90, 80, 385, 600, 500])
 
 
 def test_likelihood_decides_between_validations_with_equal_bleu():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from typing import Any
 
 import lightning as L
@@ -49,6 +50,32 @@ class IntervalAverages:
         return {"loss": loss * share, "nll": nll * share, "tokens_per_second": tokens / max(passed, 1e-9)}
 
 
+class Pace:
+    """Pace of a run since the last mark but one: the load of a machine changes.
+
+    Args:
+        seconds: Time at which the first interval begins.
+        share: Used share of the run at that time.
+    """
+
+    def __init__(self, seconds: float, share: float) -> None:
+        self._marks = deque([(seconds, share)], maxlen=2)
+
+    @property
+    def began(self) -> float:
+        """Seconds at which the measured interval begins."""
+        return self._marks[0][0]
+
+    def mark(self, seconds: float, share: float) -> None:
+        """End an interval, such as the updates from one validation to the next."""
+        self._marks.append((seconds, share))
+
+    def left(self, seconds: float, share: float) -> float | None:
+        """Return the seconds to the end of the run, None if they are unknown."""
+        began, begun = self._marks[0]
+        return (seconds - began) * (1 - share) / (share - begun) if share > begun else None
+
+
 class ProgressLog(L.Callback):
     """Callback that shows and logs tokens/s, loss, learning rate, time left and the scores of validations."""
 
@@ -61,8 +88,7 @@ class ProgressLog(L.Callback):
         self._for_log = IntervalAverages()
         self._for_bar = IntervalAverages()
         self._shown = 0.0
-        # Seconds and used share of the run at the point from which its rate is measured, to estimate the time left.
-        self._rated_from = (0.0, 0.0)
+        self._pace = Pace(0.0, 0.0)
         self._tokens = 0.0  # target tokens before this part of the run
         self._started = False  # the first update of this part is done
         self._announced = state.settings.dry_run  # the time left was printed; a dry run needs no estimate
@@ -89,7 +115,7 @@ class ProgressLog(L.Callback):
         self._for_bar.take(pl_module, self.watch.seconds)
         self._tokens = float(pl_module.train_sums[2])
         share = budget.used_share(trainer)
-        self._rated_from = (budget.clock.seconds, share)
+        self._pace = Pace(budget.clock.seconds, share)
         if trainer.global_step and share < 1 and not budget.ended_by:
             log.info(
                 "continuing at update %s%s: %.0f%% of the run is done, after %s of training and validation",
@@ -127,13 +153,13 @@ class ProgressLog(L.Callback):
         if not self._started:
             self._started = True
             # The first update does not count for the rate.
-            self._rated_from = (budget.clock.seconds, budget.used_share(trainer))
+            self._pace = Pace(budget.clock.seconds, budget.used_share(trainer))
             self.state.start_tokens += float(pl_module.train_sums[2]) - self._tokens
             if text := slow_start(budget):
                 self._print(text)
         if trainer.global_step % self.settings.log_steps == 0:
             self._log(trainer, pl_module)
-        if not self._announced and budget.clock.seconds - self._rated_from[0] >= _RATE_KNOWN:
+        if not self._announced and budget.clock.seconds - self._pace.began >= _RATE_KNOWN:
             self._announced = True
             self._print(f"about {self._left(trainer)} left of {_bounds(self.settings)}")
         wait = _REFRESH if self._bar else self.settings.line_time
@@ -160,6 +186,7 @@ class ProgressLog(L.Callback):
         assert isinstance(pl_module, TranslationTask)
         assert pl_module.evaluation is not None
         result = pl_module.evaluation
+        self._pace.mark(self.state.budget.clock.seconds, self.state.budget.used_share(trainer))
         step = trainer.global_step
         for logger in trainer.loggers:
             logger.log_metrics({f"val/{name}": value for name, value in result.numbers().items()}, step)
@@ -247,10 +274,8 @@ class ProgressLog(L.Callback):
 
     def _left(self, trainer: L.Trainer) -> str:
         """Estimate the time to the end of the run from its rate; "?" if it is unknown."""
-        share = self.state.budget.used_share(trainer)
-        began, begun = self._rated_from
-        passed = self.state.budget.clock.seconds - began
-        return clock(passed * (1 - share) / (share - begun)) if share > begun else "?"
+        left = self._pace.left(self.state.budget.clock.seconds, self.state.budget.used_share(trainer))
+        return "?" if left is None else clock(left)
 
 
 def slow_start(budget: Budget) -> str | None:
