@@ -101,9 +101,9 @@ def narrow(weights, values, WIDE: tl.constexpr):
 def aligned(x: Tensor) -> Tensor:
     """Return x with adjacent channels, and rows that start at multiples of 16 bytes if their width allows it.
 
-    16 bytes are the widest load of a thread. A tensor with another layout is copied.
+    16 bytes are the widest load of a thread, and offsets in a sentence have 32 bits. Other tensors are copied.
     """
-    unit = x.stride(-1) == 1 or x.shape[-1] == 1
+    unit = (x.stride(-1) == 1 or x.shape[-1] == 1) and x.shape[1] * x.stride(1) < 2**31
     even = x.data_ptr() % 16 == 0 and all(stride * x.element_size() % 16 == 0 for stride in x.stride()[:-1])
     return x if unit and (even or x.shape[-1] * x.element_size() % 16 != 0) else x.contiguous()
 

@@ -33,6 +33,7 @@ from seq2seq.kernels.dynamicconv.reference import dynamicconv_reference
 from seq2seq.kernels.launch_config import Config, one_tile, override
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.lightconv import triton as lightconv_triton
+from seq2seq.kernels.triton_ops import aligned
 
 # What `make test` runs of the cases that take Triton's interpreter seconds; test-all, and a GPU, run all of them.
 REPRESENTATIVE = {
@@ -430,6 +431,13 @@ def test_nothing_to_do(op):
             for found, like in zip(task.results(), (task.dy, *task.inputs), strict=True):
                 assert found.shape == like.shape
                 assert not found.any()
+
+
+def test_rows_too_far_apart_are_copied():
+    """Offsets inside a sentence have 32 bits, and a gradient may be spread further than its input."""
+    near, far = (torch.empty_strided((2, 3, 4), (4, step, 1), device="meta") for step in (2**29, 2**30))
+    assert aligned(near) is near
+    assert aligned(far).is_contiguous()
 
 
 # ---- decoding
