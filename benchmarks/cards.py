@@ -13,16 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from torch.utils.flop_counter import FlopCounterMode
 
-from seq2seq.kernels import flop_formulas as flop_formulas  # registers the FLOPs of our operators
 from seq2seq.network.build import build_model, on_meta_device
 from seq2seq.settings.compose import presets
 from seq2seq.system.resources import conf_dir
 from seq2seq.system.yaml_file import read_yaml
+from seq2seq.training.machine.flops import forward_flops
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEED = "benchmarks/results/run_speed/six-mixers.json"
@@ -53,16 +51,13 @@ def _composed() -> dict[str, Any]:
 
 
 @cache
-@torch.no_grad()
 def size(name: str) -> tuple[int, float]:
     """Return a preset's parameters, and its FLOPs of training by a target token, counted on the meta device."""
     with on_meta_device():
         model = build_model({**_composed()[name], **VOCABULARY}).eval()
-    # One shape, where seq2seq.training.machine.flops counts fourteen. Both count three times the forward pass
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        src = torch.zeros(_ROWS, _SRC, dtype=torch.int64)
-        model(src, src.bool(), torch.zeros(_ROWS, _TGT, dtype=torch.int64))
-    return sum(each.numel() for each in model.parameters()), 3 * counter.get_total_flops() / (_ROWS * _TGT)
+    # One shape, where `TrainingFlops` counts fourteen. Both count three times the forward pass
+    flops = 3 * forward_flops(model, _ROWS, _SRC, _TGT)
+    return sum(each.numel() for each in model.parameters()), flops / (_ROWS * _TGT)
 
 
 @cache

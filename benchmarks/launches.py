@@ -5,12 +5,11 @@
     python -m benchmarks.launches --fused      # with the kernels that are off by default
 
 The code runs on a CPU with tensors that claim to be on a GPU, so that it takes a GPU's branches. A launch is an
-operation that computes, copies or fills (not a view or an allocation; one of our operators counts once), or a Triton
-kernel. A wait makes the host wait for the GPU, or copies from the host without pinned memory: reading a number, an
-index that is a list or a mask, a tensor made of numbers. A cast is a launch that copies between types. The optimizer's
-fused update is one launch here and a few on a GPU. Models have the depth and heads of model=base and are narrow, since
-widths do not change the counts. Training is under autocast to bf16 with the CPU's list of operations, decoding in
-float32.
+operation that computes, copies or fills (not a view or an allocation), or a Triton kernel. A wait makes the host wait
+for the GPU, or copies from the host without pinned memory: reading a number, an index that is a list or a mask, a
+tensor made of numbers. A cast is a launch that copies between types. The optimizer's fused update is one launch here
+and a few on a GPU. Models have the depth and heads of model=base and are narrow, since widths do not change the
+counts. Training is under autocast to bf16 with the CPU's list of operations, decoding in float32.
 
 Host ms are the CPU time of a training step whose Triton kernels do nothing: Python, autograd and torch's dispatch,
 including the cost of the pretense and without the driver's launches. They compare two versions on one machine.
@@ -183,7 +182,7 @@ def _place(name: str) -> str:
 
 
 def _interpret(kernel: Any, *given: Any, **constants: Any) -> None:
-    """Count a Triton launch, unless an operator around it counts; the interpreter's operations are not counted."""
+    """Count a Triton launch; the interpreter's operations are not counted."""
     mode = _get_current_dispatch_mode()
     if isinstance(mode, _Operations):
         mode.trace.launches[kernel.fn.__name__] += 1

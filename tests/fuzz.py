@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = [
     "mixers",
     "kernels/test_kernels.py",
-    "kernels/test_operators.py",
+    "kernels/test_convolutions.py",
     "kernels/test_triton.py",
     "network/test_model.py",
     "search/test_search.py",

@@ -32,8 +32,11 @@ _ARGUMENTS = {
 }
 # A few tests of each suite for a rehearsal.
 _TINY = {
-    "kernels": ["tests/kernels/test_triton.py", "tests/kernels/test_operators.py", "-m", "", "-k", "nothing_to or log"],
-    "gpu": ["tests/training/test_fsdp.py", "tests/kernels/test_operators.py", "-m", "gpu"],
+    "kernels": [
+        *("tests/kernels/test_triton.py", "tests/kernels/test_convolutions.py"),
+        *("-m", "", "-k", "nothing_to or grad"),
+    ],
+    "gpu": ["tests/training/test_fsdp.py", "tests/kernels/test_convolutions.py", "-m", "gpu"],
     "replay": ["tests/training/test_copying.py", "-m", "gpu"],
     "fused": ["tests/kernels/test_packed_attention.py", "-m", "not gpu"],
 }

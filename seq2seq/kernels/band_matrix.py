@@ -1,4 +1,4 @@
-"""A convolution as a band matrix times values, with gradients: the torch path of lightconv and dynamicconv.
+"""A convolution as a band matrix times values: the torch path of lightconv and dynamicconv.
 
 With weights w (..., T, K), y_t = sum_k w_{t,k} x_{t+k-left} is y = A x, and A has weight w_{t,k} in row t and column
 s = t + k - left. Blocks of `block` rows keep memory linear in T.
@@ -39,6 +39,17 @@ def tap_inputs(x: Tensor, taps: int, *, left: int) -> Tensor:
     return torch.stack([padded[:, k : k + x.shape[1]] for k in range(taps)], 2)
 
 
+def windows_conv(x: Tensor, weights: Tensor, *, left: int) -> Tensor:
+    """Convolve x (B, T, C) by weights (B or 1, T or 1, H, K) as products with windows, each a copy of its K inputs.
+
+    Torch counts a multiply-add for each channel, position and tap: the useful work, for the meta device, which has no
+    memory to run out of. The products with a band would count its zeros.
+    """
+    heads, taps = weights.shape[2:]
+    windows = F.pad(x, (0, 0, left, taps - 1 - left)).unfold(1, taps, 1)  # (B, T, C, K)
+    return (windows.unflatten(2, (heads, -1)) @ weights[..., None].to(x.dtype)).flatten(2)  # (B, T, H, R, 1)
+
+
 def skew(weights: Tensor) -> Tensor:
     """Shift row t of (..., T, K) right by t places: band matrices (..., T, T + K - 1)."""
     rows, taps = weights.shape[-2:]
@@ -54,19 +65,6 @@ def unskew(band: Tensor) -> Tensor:
     # Each row begins one place later than the row before it
     steps = (*band.stride()[:-2], width + 1, 1)
     return band.as_strided((*band.shape[:-1], width - rows + 1), steps, band.storage_offset())
-
-
-def mirrored(weights: Tensor, left: int) -> Tensor:
-    """Return the weights (..., T, K) of the transposed band: convolving dy with them computes A' dy.
-
-    That convolution has K - 1 - left taps before the current position. Its tap k at position s is tap K - 1 - k of row
-    s + k - (K - 1 - left).
-    """
-    taps = weights.shape[-1]
-    padded = F.pad(weights, (0, 0, taps - 1 - left, left)).contiguous()  # (..., T + K - 1, K)
-    # A view along antidiagonals: its element (s, k) lies in row s + k and column K - 1 - k of `padded`
-    steps = (*padded.stride()[:-2], taps, taps - 1)
-    return padded.as_strided(weights.shape, steps, padded.storage_offset() + taps - 1)
 
 
 def band_conv(x: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> Tensor:
@@ -89,38 +87,6 @@ def band_conv(x: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> T
     band = skew(_blocks(weights, block))  # (B or 1, H, blocks, block, block + K - 1)
     mixed = band.to(x.dtype) @ _windows(values, taps, left, block)  # (B, H, blocks, block, R)
     return mixed.flatten(2, 3)[:, :, :length].transpose(1, 2)  # (B, T, H, R)
-
-
-def band_conv_transposed(dy: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> Tensor:
-    """Compute the gradient of `band_conv` with respect to x.
-
-    Shape:
-        dy (B, T, H, R), weights (B or 1, H, T, K) -> dx (B, T, H, R).
-    """
-    length = dy.shape[1]
-    taps = weights.shape[-1]
-    if length <= 2 * block:
-        band = skew(weights)[..., left : left + length].to(dy.dtype)  # (B or 1, H, T, T)
-        return (band.transpose(-1, -2) @ dy.transpose(1, 2).contiguous()).transpose(1, 2)
-    # A' is also a band matrix, with the mirrored weights as its rows
-    return band_conv(dy, mirrored(weights, left), left=taps - 1 - left, block=block)
-
-
-def band_weight_gradient(dy: Tensor, x: Tensor, taps: int, *, left: int, block: int = BLOCK) -> Tensor:
-    """Compute the gradient of `band_conv` with respect to the weights, dy_t . x_{t+k-left}.
-
-    Shape:
-        dy, x (B, T, H, R) -> (B, H, T, K), to be summed where weights are shared.
-    """
-    length = x.shape[1]
-    values = x.transpose(1, 2).contiguous()  # (B, H, T, R)
-    grads = dy.transpose(1, 2).contiguous()  # (B, H, T, R)
-    if length <= 2 * block:
-        # Compute all T x T products, and keep the band
-        return unskew(F.pad(grads @ values.transpose(-1, -2), (left, taps - 1 - left)))
-    # (B, H, blocks, block, block + K - 1)
-    products = _blocks(grads, block) @ _windows(values, taps, left, block).transpose(-1, -2)
-    return unskew(products).flatten(2, 3)[:, :, :length]  # (B, H, T, K)
 
 
 def _blocks(rows: Tensor, block: int) -> Tensor:

@@ -36,20 +36,6 @@ def portable(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "backend": "auto"} if values.get("backend") == "triton" else dict(values)
 
 
-def is_plain(op: str, backend: str, x: Tensor) -> bool:
-    """Return True if a call takes torch's own operations and their gradients, as eager calls on a CPU do.
-
-    On a CPU they are a tenth faster than an operator with gradients by formula. Compiled graphs and GPUs take the
-    operator, which chooses by `takes_triton` when it runs. The meta device takes it because the operator's formula
-    counts its operations. An exported graph has only torch's own operations, which other programs know.
-    """
-    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-    if require_backend(backend) == "triton" or x.is_cuda or x.is_meta or compiled:
-        return False
-    _report_torch(op, backend, x)
-    return True
-
-
 def takes_triton(
     op: str,
     backend: str,
@@ -59,12 +45,15 @@ def takes_triton(
     taps: int = 1,
     unserved: str | None = None,
 ) -> bool:
-    """Return True if an operator runs its Triton kernel, and log the reason once.
+    """Return True if a call runs its Triton kernel, and log the reason once.
+
+    Compiled and exported graphs get torch's operations, whatever the backend: compilers fuse them, and other programs
+    know them.
 
     Args:
         op: The operation's name, for messages.
         backend: "auto", "triton" or "torch".
-        x: The operation's input, for a convolution (B, T, C).
+        x: Its input, for a convolution (B, T, C).
         others: Its other floating-point inputs.
         heads: Heads that divide the channels of x; None if this is not a convolution.
         taps: Width of the convolution's kernels.
@@ -73,6 +62,8 @@ def takes_triton(
     Raises:
         ValueError: backend="triton", and Triton cannot serve the call.
     """
+    if torch.compiler.is_compiling():
+        return False
     if require_backend(backend) == "torch" or (backend == "auto" and not x.is_cuda):
         _report_torch(op, backend, x)
         return False

@@ -70,7 +70,7 @@ class Depthwise(SelfMixer[Window]):
         # DropConnect: one mask for the D kernels, drawn here so that all backends drop the same taps
         drop = self.weight_dropout if self.training else 0.0
         keep = keep_words_or_none(self.weight.shape[:1], self.kernel_size, drop, device=x.device, backend=self.backend)
-        # LightConv's operator with a head for every channel
+        # LightConv's operation with a head for every channel
         y = lightconv(
             self.inner(x),
             self.weight,
@@ -78,7 +78,7 @@ class Depthwise(SelfMixer[Window]):
             glu=self.glu,
             keep=keep,
             keep_prob=keep_probability(self.weight_dropout),
-            end=mask.sum(1),  # the operator zeroes padding itself
+            end=mask.sum(1),  # the convolution zeroes padding itself
             backend=self.backend,
         )
         return self.out(y)

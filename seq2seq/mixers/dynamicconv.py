@@ -84,7 +84,7 @@ class DynamicConv(SelfMixer[Past]):
             causal=self.causal,
             keep=keep,
             keep_prob=keep_probability(self.weight_dropout),
-            end=mask.sum(1),  # the operator zeroes padding itself
+            end=mask.sum(1),  # the convolution zeroes padding itself
             softmax=self.softmax,
             backend=self.backend,
         )

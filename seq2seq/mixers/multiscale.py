@@ -87,7 +87,7 @@ class Multiscale(SelfMixer[Window]):
             glu=self.glu,
             keep=keep,
             keep_prob=keep_probability(self.weight_dropout),
-            end=mask.sum(1),  # the operator zeroes padding itself
+            end=mask.sum(1),  # the convolution zeroes padding itself
             backend=self.backend,
         )
         return self.out(y)

@@ -529,10 +529,10 @@ def processes() -> str:
 
 @pytest.mark.exhaustive
 def test_tests_with_missing_packages_are_skipped(tmp_path):
-    """Without Hydra the operators' tests are collected; in CI a missing package is an error."""
+    """Without Hydra the convolutions' tests are collected; in CI a missing package is an error."""
     (tmp_path / "blocked.py").write_text("import sys\nsys.modules.update(hydra=None, omegaconf=None)\n")
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    files = ["tests/mixers/test_conformance.py", "tests/kernels/test_operators.py"]
+    files = ["tests/mixers/test_conformance.py", "tests/kernels/test_convolutions.py"]
     command = [sys.executable, "-m", "pytest", "-p", "blocked", "-q", "--collect-only", "-rs", *files]
     # Hydra has a plugin of pytest, which could not be loaded here
     environment = {**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

@@ -8,9 +8,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from seq2seq.kernels.dispatch import is_plain, require_backend, takes_triton
-from seq2seq.kernels.precision import at_least_float32
+from seq2seq.kernels.dispatch import require_backend, takes_triton
 from seq2seq.mixers.average import Average, running_mean  # the mixer and the reference
 from seq2seq.network.mixer import real_positions
 
@@ -19,9 +19,10 @@ OP = "running mean"
 
 def mean(x: Tensor, mask: Tensor, backend: str = "auto") -> Tensor:
     """Compute y_t = mean_{s <= t} x_s over real positions, of x (B, T, D) with mask (B, T)."""
-    if is_plain(OP, backend, x):  # an eager call on a CPU: torch's own operations and gradients
-        return running_mean(x, mask, causal=True)
-    return mean_forward(x, mask, backend)
+    if not takes_triton(OP, backend, x):
+        return running_mean(x, mask, causal=True)  # torch differentiates it
+    y: Any = _Mean.apply(x, mask)
+    return y
 
 
 @triton.jit(do_not_specialize=("length",))
@@ -57,46 +58,18 @@ def launch(x: Tensor, mask: Tensor, *, backward: bool) -> Tensor:
     return y
 
 
-@torch.library.custom_op("mypackage::mean", mutates_args=())
-def mean_forward(x: Tensor, mask: Tensor, backend: str) -> Tensor:
-    """Choose the kernel or its twin when the call runs."""
-    if takes_triton(OP, backend, x):
+class _Mean(torch.autograd.Function):
+    """The kernel and its gradient, dx_s = sum_{t >= s} dy_t / t at real positions, 0 elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor) -> Tensor:
+        ctx.save_for_backward(mask)
         return launch(x, mask, backward=False)
-    return running_mean(x, mask, causal=True).contiguous()
 
-
-@torch.library.custom_op("mypackage::mean_backward", mutates_args=())
-def mean_backward(dy: Tensor, mask: Tensor, backend: str) -> Tensor:
-    """Compute dx_s = sum_{t >= s} dy_t / t at real positions, 0 elsewhere."""
-    if takes_triton(OP, backend, dy):
-        return launch(dy, mask, backward=True)
-    share = dy.to(at_least_float32(dy.dtype)) / torch.arange(1, dy.shape[1] + 1, device=dy.device)[:, None]
-    dx = share.flip(1).cumsum(1).flip(1).masked_fill(~mask[:, :, None], 0.0)
-    return dx.to(dy.dtype).contiguous()
-
-
-@mean_forward.register_fake
-def _(x: Tensor, mask: Tensor, backend: str) -> Tensor:
-    return x.new_empty(x.shape)  # shape, type and strides of y, without data
-
-
-@mean_backward.register_fake
-def _(dy: Tensor, mask: Tensor, backend: str) -> Tensor:
-    return dy.new_empty(dy.shape)
-
-
-def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Keep what the backward pass needs."""
-    _, mask, ctx.backend = inputs
-    ctx.save_for_backward(mask)
-
-
-def differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    """Return the gradient of x; mask and backend have no gradient."""
-    return mean_backward(dy, *ctx.saved_tensors, ctx.backend), None, None
-
-
-mean_forward.register_autograd(differentiate, setup_context=save)
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        return launch(dy, *ctx.saved_tensors, backward=True), None  # the mask has no gradient
 
 
 class FastAverage(Average):

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from running_mean import FastAverage, mean, mean_forward
+from running_mean import FastAverage, mean
 
 from seq2seq.mixers.average import Average, running_mean
 from seq2seq.network.conformance import try_mixer
@@ -64,18 +63,6 @@ def test_mixer_is_the_average(causal):
     x, mask = example(5, torch.float32)
     torch.testing.assert_close(mixer(x, mask)[mask], other(x, mask)[mask])
     try_mixer(mixer.cpu())
-
-
-def test_gradient_by_formula():
-    x, mask = (part[:, :6].cpu() for part in example(6, torch.float64))
-    assert torch.autograd.gradcheck(partial(mean_forward, mask=mask, backend="torch"), x[..., :3].requires_grad_())
-
-
-def test_operator_is_what_torch_asks_for():
-    x, mask = example(5, torch.float32)
-    given = x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_(), mask
-    for backend in ("triton", "torch"):
-        torch.library.opcheck(torch.ops.mypackage.mean.default, (*given, backend))
 
 
 def test_times_are_ratios(capsys):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from seq2seq.kernels.conv_step import torch_impl
-from seq2seq.kernels.dispatch import is_plain, takes_triton
-from seq2seq.kernels.operation import Operation
+from seq2seq.kernels.dispatch import takes_triton
 
 OP = "decoding step of a convolution"
 
@@ -31,25 +29,10 @@ def conv_step(
     Returns:
         y (N, H * R).
     """
-    if is_plain(OP, backend, values):
-        return torch_impl.conv_step(values, owner, position, weights, softmax=softmax)
-    return _conv_step(values, owner, position, weights, softmax, backend)
-
-
-def _compute(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, backend: str) -> Tensor:
     # The last axis of the values is the width of one head
     if takes_triton(OP, backend, values, weights, heads=1, taps=weights.shape[2]):
         # Imported on use: a machine without a GPU may lack Triton
         from seq2seq.kernels.conv_step import triton
 
         return triton.conv_step(values, owner, position, weights, softmax)
-    # An operator computes in the types of its inputs, also under autocast
-    with torch.autocast(values.device.type, enabled=False):
-        return torch_impl.conv_step(values, owner, position, weights, softmax=softmax)
-
-
-def _fake(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, backend: str) -> Tensor:
-    return values.new_empty((owner.shape[0], values.shape[1] * values.shape[4]))  # y (N, H * R)
-
-
-_conv_step = Operation("conv_step", _compute, fake=_fake)
+    return torch_impl.conv_step(values, owner, position, weights, softmax=softmax)

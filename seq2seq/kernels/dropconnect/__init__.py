@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from seq2seq.kernels.dispatch import device_obstacle
-from seq2seq.kernels.operation import Operation
 
 
 def keep_probability(drop: float) -> float:
@@ -32,7 +31,8 @@ def keep_words(
 
     All 32 bits of a word are drawn at once, from one random word for each binary digit of the probability, the last
     digit first: a bit that is 1 with probability p is 1 with p / 2 after `and` with a random bit, and with (1 + p) / 2
-    after `or`. On a GPU one operator draws the mask, unless backend is "torch". Bits after K are 0.
+    after `or`. On a GPU one kernel draws the mask, unless backend is "torch" or the graph is compiled. Bits after K
+    are 0.
 
     Args:
         shape: Shape of the kernels, without their taps.
@@ -43,10 +43,11 @@ def keep_words(
     """
     size = (*shape, -(-kernel_size // 32))  # (*shape, words)
     keep = int(keep_probability(drop) * 256)  # of 256
-    # Torch's generator seeds the operator, so that manual_seed has effect; the host does not wait for the seed
-    if keep < 256 and device is not None and device.type == "cuda" and backend != "torch":
+    compiled, kind = torch.compiler.is_compiling(), "cpu" if device is None else device.type
+    # Torch's generator seeds the kernel, so that manual_seed has effect; the host does not wait for the seed
+    if keep < 256 and kind == "cuda" and backend != "torch" and not compiled:
         seed = torch.randint(2**62, (1,), device=device)
-        return _keep_words(seed, list(size), keep, kernel_size)
+        return seeded_words(seed, size, keep, kernel_size)
     # Ones for the taps of each word; only the last word may have fewer than 32
     last = torch.full((size[-1],), -1, dtype=torch.int32, device=device)
     last[-1] = last_word(kernel_size)
@@ -55,7 +56,7 @@ def keep_words(
     words = torch.zeros(size, dtype=torch.int32, device=device)
     # Each digit halves the weight of the earlier digits
     for digit in significant_digits(keep):
-        if torch.compiler.is_compiling() or (device is not None and device.type != "cpu"):
+        if compiled or kind != "cpu":
             drawn = torch.randint(-(2**31), 2**31, size, dtype=torch.int32, device=device)
         else:
             drawn = random_bytes((*size, 4)).view(torch.int32).view(size)
@@ -81,9 +82,8 @@ def significant_digits(keep: int) -> list[int]:
     return digits[digits.index(1) :]
 
 
-def _compute(seed: Tensor, size: list[int], keep: int, kernel_size: int) -> Tensor:
+def seeded_words(seed: Tensor, size: Sequence[int], keep: int, kernel_size: int) -> Tensor:
     """Draw `keep_words` of `size` with Philox from `seed` (1,): Triton and torch draw the same mask."""
-    # Chosen inside the operator, so that a compiled graph does not trace the search for Triton
     if device_obstacle(seed.device) is None:
         from seq2seq.kernels.dropconnect import triton
 
@@ -91,13 +91,6 @@ def _compute(seed: Tensor, size: list[int], keep: int, kernel_size: int) -> Tens
     from seq2seq.kernels.dropconnect import torch_impl
 
     return torch_impl.keep_words(seed, size, keep, kernel_size)
-
-
-def _fake(seed: Tensor, size: list[int], keep: int, kernel_size: int) -> Tensor:
-    return seed.new_empty(size, dtype=torch.int32)
-
-
-_keep_words = Operation("keep_words", _compute, fake=_fake)
 
 
 def check_words(keep: Tensor | None, shape: Sequence[int]) -> None:

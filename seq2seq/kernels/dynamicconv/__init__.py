@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from seq2seq.kernels import padding
-from seq2seq.kernels.dispatch import is_plain, takes_triton
+from seq2seq.kernels.band_matrix import left_padding, windows_conv
+from seq2seq.kernels.dispatch import takes_triton
 from seq2seq.kernels.dropconnect import check_words
 from seq2seq.kernels.dynamicconv import torch_impl
-from seq2seq.kernels.operation import Operation
-from seq2seq.kernels.precision import at_least_float32, without_autocast
+from seq2seq.kernels.precision import without_autocast
 
 
 def dynamicconv(
@@ -50,85 +51,36 @@ def dynamicconv(
         raise ValueError(f"x {tuple(x.shape)} and logits {tuple(logits.shape)} are not (B, T, C) and (B, T, H, K)")
     check_words(keep, logits.shape)
     padding.check(x, end)
+    heads, taps = logits.shape[2:]  # H, K
+    if x.is_meta:
+        return windows_conv(x, logits, left=left_padding(taps, causal))
     given = (x, logits, keep, end, causal, 1.0 if keep is None else 1.0 / keep_prob)
-    # An eager CPU call takes torch's own gradients; all other calls take the gradient by formula below
-    if is_plain("dynamicconv", backend, x):
-        with without_autocast(x):
-            return torch_impl.convolve(*given, softmax)
-    return _forward(*given, backend, softmax)[0]  # the other output is the log-sum-exp
+    unserved = None if softmax else "weights without softmax"
+    if takes_triton("dynamicconv", backend, x, logits, heads=heads, taps=taps, unserved=unserved):
+        y: Any = _DynamicConv.apply(*given)
+        return y
+    with without_autocast(x):
+        return torch_impl.convolve(*given, softmax)
 
 
-def _compute(
-    x: Tensor,
-    logits: Tensor,
-    keep: Tensor | None,
-    end: Tensor | None,
-    causal: bool,
-    scale: float,
-    backend: str,
-    softmax: bool = True,
-) -> tuple[Tensor, Tensor]:
-    if _takes_triton(backend, x, logits, softmax=softmax):
+class _DynamicConv(torch.autograd.Function):
+    """DynamicConv by Triton's kernels."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, logits: Tensor, keep: Tensor | None, end: Tensor | None, causal: bool, scale: float
+    ) -> Tensor:
         # Imported on use: a machine without a GPU may lack Triton
         from seq2seq.kernels.dynamicconv import triton
 
-        return triton.forward(x, logits, keep, end, causal, scale)
-    with torch.autocast(x.device.type, enabled=False):
-        y = torch_impl.convolve(x, logits, keep, end, causal, scale, softmax)
-        return y.contiguous(), torch_impl.log_sum_exp(logits)  # contiguous, as the fake below says
+        y, lse = triton.forward(x, logits, keep, end, causal, scale)
+        ctx.save_for_backward(x, logits, lse, keep, end)
+        ctx.how = causal, scale
+        return y
 
-
-def _compute_gradients(
-    dy: Tensor,
-    x: Tensor,
-    logits: Tensor,
-    lse: Tensor,
-    keep: Tensor | None,
-    end: Tensor | None,
-    causal: bool,
-    scale: float,
-    backend: str,
-    softmax: bool = True,
-) -> tuple[Tensor, Tensor]:
-    if _takes_triton(backend, x, logits, dy, softmax=softmax):
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         from seq2seq.kernels.dynamicconv import triton
 
-        return triton.backward(dy, x, logits, lse, keep, end, causal, scale)
-    with torch.autocast(x.device.type, enabled=False):
-        dx, dlogits = torch_impl.backward(dy, x, logits, lse, keep, end, causal, scale, softmax)
-        return dx.contiguous(), dlogits.contiguous()
-
-
-def _takes_triton(backend: str, x: Tensor, logits: Tensor, *others: Tensor, softmax: bool) -> bool:
-    heads, taps = logits.shape[2:]  # H, K
-    unserved = None if softmax else "weights without softmax"
-    return takes_triton("dynamicconv", backend, x, logits, *others, heads=heads, taps=taps, unserved=unserved)
-
-
-def _fake(x: Tensor, logits: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-    # A compiled graph relies on these shapes, types and layouts
-    wide = at_least_float32(logits.dtype)
-    return x.new_empty(x.shape), logits.new_empty(logits.shape[:3], dtype=wide)
-
-
-def _fake_gradients(dy: Tensor, x: Tensor, logits: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), logits.new_empty(logits.shape)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, logits, keep, end, ctx.causal, ctx.scale, ctx.backend, ctx.softmax = inputs
-    ctx.mark_non_differentiable(output[1])  # only the backward pass reads the log-sum-exp
-    ctx.set_materialize_grads(False)  # so that its unused gradient is not filled with zeros
-    ctx.save_for_backward(x, logits, output[1], keep, end)
-
-
-def _differentiate(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-    if dy is None:  # the differentiated result does not depend on y
-        return (None,) * 8
-    dx, dlogits = _backward(dy, *ctx.saved_tensors, ctx.causal, ctx.scale, ctx.backend, ctx.softmax)
-    return dx, dlogits, *(None,) * 6  # no gradients: keep ... softmax
-
-
-_forward = Operation("dynamicconv", _compute, fake=_fake)
-_backward = Operation("dynamicconv_backward", _compute_gradients, fake=_fake_gradients)
-_forward.differentiate(_save, _differentiate)
+        return *triton.backward(dy, *ctx.saved_tensors, *ctx.how), None, None, None, None

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from seq2seq.kernels import padding
-from seq2seq.kernels.dispatch import is_plain, takes_triton
+from seq2seq.kernels.band_matrix import left_padding, windows_conv
+from seq2seq.kernels.dispatch import takes_triton
 from seq2seq.kernels.dropconnect import check_words, drop_weights
 from seq2seq.kernels.launch_config import MAX_KERNELS
 from seq2seq.kernels.lightconv import torch_impl
-from seq2seq.kernels.operation import Operation
 from seq2seq.kernels.precision import without_autocast
 
 
@@ -52,69 +54,36 @@ def lightconv(
         raise ValueError(f"x {tuple(x.shape)} and weights {tuple(weights.shape)} are not (B, T, {width}) and (H, K)")
     check_words(keep, weights.shape)
     padding.check(x, end)
-    # The few weights, (H, K), are dropped here: torch differentiates this, and the operators take plain weights
+    heads, taps = weights.shape
+    if x.is_meta:
+        return windows_conv(F.glu(x, -1) if glu else x, weights[None, None], left=left_padding(taps, causal))
+    # The few weights, (H, K), are dropped here, by operations that torch differentiates
     given = (x, drop_weights(weights, keep, keep_prob), end, causal, glu)
-    # An eager CPU call takes torch's own gradients; all other calls take the gradient by formula below
-    if is_plain("lightconv", backend, x):
-        with without_autocast(x):
-            return torch_impl.convolve(*given)
-    return _forward(*given, backend)
-
-
-def _compute(x: Tensor, weights: Tensor, end: Tensor | None, causal: bool, glu: bool, backend: str) -> Tensor:
-    if _takes_triton(backend, x, weights, glu=glu):
-        # Imported on use: a machine without a GPU may lack Triton
-        from seq2seq.kernels.lightconv import triton
-
-        return triton.forward(x, weights, end, causal, glu)
-    with torch.autocast(x.device.type, enabled=False):
-        return torch_impl.convolve(x, weights, end, causal, glu).contiguous()  # as the fake below says
-
-
-def _compute_gradients(
-    dy: Tensor,
-    x: Tensor,
-    weights: Tensor,
-    end: Tensor | None,
-    causal: bool,
-    glu: bool,
-    backend: str,
-) -> tuple[Tensor, Tensor]:
-    if _takes_triton(backend, x, weights, dy, glu=glu):
-        from seq2seq.kernels.lightconv import triton
-
-        return triton.backward(dy, x, weights, end, causal, glu)
-    with torch.autocast(x.device.type, enabled=False):
-        dx, dweights = torch_impl.backward(dy, x, weights, end, causal, glu)
-        return dx.contiguous(), dweights.contiguous()
-
-
-def _takes_triton(backend: str, x: Tensor, weights: Tensor, *others: Tensor, glu: bool) -> bool:
-    heads, taps = weights.shape  # H, K
     unserved = f"{heads} kernels are more than {MAX_KERNELS}" if heads > MAX_KERNELS else None
     # With GLU x has 2 C channels, which are twice as many heads of the same width
     heads *= 2 if glu else 1
-    return takes_triton("lightconv", backend, x, weights, *others, heads=heads, taps=taps, unserved=unserved)
+    if takes_triton("lightconv", backend, x, weights, heads=heads, taps=taps, unserved=unserved):
+        y: Any = _LightConv.apply(*given)
+        return y
+    with without_autocast(x):
+        return torch_impl.convolve(*given)
 
 
-def _fake(x: Tensor, weights: Tensor, end: Any, causal: bool, glu: bool, backend: str) -> Tensor:
-    return x.new_empty((*x.shape[:2], x.shape[2] // (2 if glu else 1)))  # y (B, T, C)
+class _LightConv(torch.autograd.Function):
+    """LightConv by Triton's kernels."""
 
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weights: Tensor, end: Tensor | None, causal: bool, glu: bool) -> Tensor:
+        # Imported on use: a machine without a GPU may lack Triton
+        from seq2seq.kernels.lightconv import triton
 
-def _fake_gradients(dy: Tensor, x: Tensor, weights: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), weights.new_empty(weights.shape)
+        ctx.save_for_backward(x, weights, end)
+        ctx.how = causal, glu
+        return triton.forward(x, weights, end, causal, glu)
 
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        from seq2seq.kernels.lightconv import triton
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weights, end, ctx.causal, ctx.glu, ctx.backend = inputs
-    ctx.save_for_backward(x, weights, end)
-
-
-def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    dx, dweights = _backward(dy, *ctx.saved_tensors, ctx.causal, ctx.glu, ctx.backend)
-    return dx, dweights, None, None, None, None  # no gradients: end ... backend
-
-
-_forward = Operation("lightconv", _compute, fake=_fake)
-_backward = Operation("lightconv_backward", _compute_gradients, fake=_fake_gradients)
-_forward.differentiate(_save, _differentiate)
+        return *triton.backward(dy, *ctx.saved_tensors, *ctx.how), None, None, None

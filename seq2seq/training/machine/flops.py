@@ -1,24 +1,24 @@
 """Count the floating-point operations of a training step with a model on the meta device, which has no data.
 
-Torch counts matrix products (2 m n k), and our operators declare their useful work (`seq2seq.kernels.flop_formulas`),
-so a new mixer needs no formula here. A convolution by one of our operators counts a multiply-add per channel, position
-and tap; the additional work of its band product is left out. Elementwise work is free, including convolutions computed
-tap by tap (`seq2seq.kernels.shortconv`, the sums of `inhomogeneous_depthwise` and of a causal `dynamic_depthwise`, the
-prefix sums of `talk`): with few taps they are 1% to 2% of a step.
+Torch counts matrix products (2 m n k), so a new mixer needs no formula here. LightConv and DynamicConv count a
+multiply-add per channel, position and tap (`seq2seq.kernels.band_matrix.windows_conv`); the additional work of a band
+product is left out. Elementwise work is free, including convolutions computed tap by tap (`seq2seq.kernels.shortconv`,
+the sums of `inhomogeneous_depthwise` and of a causal `dynamic_depthwise`, the prefix sums of `talk`): with few taps
+they are 1% to 2% of a step.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, register_flop_formula
 
-from seq2seq.kernels import flop_formulas as flop_formulas  # the import registers them
 from seq2seq.network.build import build_model, max_positions, on_meta_device
 from seq2seq.network.model import Seq2Seq
 from seq2seq.settings.classes import packages_of
@@ -34,6 +34,23 @@ _TRAINING = 3
 _OUTSIDE = ((3, 72, 68), (3, 272, 266))
 
 
+@register_flop_formula(torch.ops.aten.linalg_solve_triangular)
+def _solve_triangular(system: Any, target: Any, *given: Any, out_shape: Any = None, **_: Any) -> int:
+    """Count a substitution: half of the system's entries multiply each target column; torch itself counts nothing."""
+    return math.prod(target) * system[-1]
+
+
+@torch.no_grad()
+def forward_flops(model: Seq2Seq, rows: int, src_len: int, tgt_len: int) -> int:
+    """Count a forward pass of a model without data, built under `seq2seq.network.build.on_meta_device`."""
+    # Meta tensors have no data, so operations are counted and not computed.
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        src = torch.zeros(rows, src_len, dtype=torch.int64)  # (B, S)
+        tgt = torch.zeros(rows, tgt_len, dtype=torch.int64)  # (B, T)
+        model(src, src.bool(), tgt)
+    return counter.get_total_flops()
+
+
 class TrainingFlops:
     """Compute the FLOPs of a training step over a batch (B, S, T): three times the matrix products of a forward pass.
 
@@ -44,13 +61,13 @@ class TrainingFlops:
     fails (windows, blocks), every new shape is counted.
 
     Args:
-        model: Without data, built under `seq2seq.network.build.on_meta_device`.
+        model: As for `forward_flops`.
         longest: The most positions that its mixers take; None for any number.
     """
 
     def __init__(self, model: Seq2Seq, longest: int | None = None) -> None:
         self._model = model.eval()  # dropout is elementwise
-        self._counted = cache(self._count)
+        self._counted = cache(partial(forward_flops, self._model))
         self._longest = longest
         self._checked = _OUTSIDE[-1]
         # One table for one row, one for two; other numbers of rows are on the line through both.
@@ -83,15 +100,6 @@ class TrainingFlops:
         # The differences begin at (1, 1), so the offsets are S - 1 and T - 1.
         one, two = (_newton_value(differences, src_len - 1, tgt_len - 1) for differences in self._differences)
         return one + (rows - 1) * (two - one)
-
-    @torch.no_grad()
-    def _count(self, rows: int, src_len: int, tgt_len: int) -> int:
-        # Meta tensors have no data, so operations are counted and not computed.
-        with torch.device("meta"), FlopCounterMode(display=False) as counter:
-            src = torch.zeros(rows, src_len, dtype=torch.int64)  # (B, S)
-            tgt = torch.zeros(rows, tgt_len, dtype=torch.int64)  # (B, T)
-            self._model(src, src.bool(), tgt)
-        return counter.get_total_flops()
 
 
 def training_flops(config: Mapping[str, Any]) -> TrainingFlops | None:

@@ -1,11 +1,11 @@
-"""The custom operators: torch's requirements, and their behavior under compiling, autocast, checkpointing and DDP.
+"""LightConv and DynamicConv under autocast, checkpointing, DDP, compiling and export, and on the meta device.
 
-On a GPU the kernels are Triton's, in float32; otherwise they are torch's operations on a CPU, in float64.
+On a GPU the kernels are Triton's, in float32; otherwise they are torch's operations on a CPU, in float64. Compiled
+graphs have torch's operations everywhere.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import random
 import shutil
@@ -22,11 +22,11 @@ import torch.nn.functional as F
 from conftest import DEVICE, jiggle
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
+from seq2seq.kernels.band_matrix import left_padding, windows_conv
 from seq2seq.kernels.conv_step import conv_step
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.dynamicconv import dynamicconv
@@ -37,37 +37,28 @@ from seq2seq.kernels.padding import within
 from seq2seq.mixers.dynamicconv import DynamicConv
 from seq2seq.mixers.lightconv import LightConv
 
-# opcheck looks at an operator's registration, which does not depend on shapes; compiling takes seconds a case
+# Compiling takes seconds a case
 REPRESENTATIVE = {
-    "test_operators_with_triton_are_what_torch_asks_for": ["3-dynamicconv"],
-    "test_conv_step_is_what_torch_asks_for": ["True-3"],
     "test_compiled_function_is_eager": (),
     "test_other_lengths_recompile_once": ["dynamicconv"],
     "test_compiled_mixer_is_eager": ["causal-DynamicConv"],
     "test_autocast_changes_nothing_inside": ["dynamicconv"],
     "test_export": ["DynamicConv"],
-    "test_operator_is_the_public_function_and_the_reference": [
+    "test_function_is_its_reference": [
         f"{shape}-{op}" for shape in ("(2, 5, 2, 3, 3)", "(2, 150, 2, 2, 5)") for op in ("dynamicconv", "lightconv")
     ]
     + ["(2, 150, 2, 2, 5)-dynamicconv-unnormalized"],
-    "test_operators_are_what_torch_asks_for": {"(2, 5, 2, 3, 3)-lightconv-glu"},
     "test_checkpointing_draws_the_same_masks": {"auto-DynamicConv", "auto-LightConv", "triton-LightConv"},
     "test_compiled_mixer_drops_weights": {"LightConv"},
-    "test_eager_calls_do_without_the_registry": [
-        *("torch-dynamicconv", "torch-dynamicconv-unnormalized", "torch-lightconv", "torch-lightconv-glu"),
-        "triton-dynamicconv",
-    ],
+    "test_triton_is_differentiated_once": ["dynamicconv"],
 }
 EXHAUSTIVE = {
     "test_inductor",
-    "test_compiled_mixer_with_triton",
     "test_processes_are_one_with_the_joined_batch",
-    "test_operators_with_triton_are_what_torch_asks_for",
     "test_export",
     "test_other_lengths_recompile_once",
 }
 
-ops = torch.ops.seq2seq
 every_op = pytest.mark.parametrize("op", ["dynamicconv", "dynamicconv-unnormalized", "lightconv", "lightconv-glu"])
 every_mixer = pytest.mark.parametrize("mixer", [DynamicConv, LightConv])
 # B, T, H, R, K: one block of the torch path and several, one head and one channel a head, one tap
@@ -91,11 +82,6 @@ def same(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> None:
     torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
-def operator_name(op: str) -> str:
-    """lightconv-glu and dynamicconv-unnormalized are variants of the operators lightconv and dynamicconv."""
-    return op.partition("-")[0]
-
-
 class Problem:
     """Random inputs of an operation, float64 for torch's and float32 for Triton's, part padding, with DropConnect."""
 
@@ -107,7 +93,7 @@ class Problem:
         self.backend, dtype = backend, torch.float64 if backend == "torch" else torch.float32
         like: dict[str, Any] = {"dtype": dtype, "device": DEVICE}
         x = torch.randn(batch, length, heads * width * (2 if self.glu else 1), **like)
-        self.dynamic = operator_name(op) == "dynamicconv"
+        self.dynamic = op.startswith("dynamicconv")
         kernels = (batch, length, heads) if self.dynamic else (heads,)
         weights = torch.randn(*kernels, taps, **like)
         self.inputs = x.requires_grad_(), weights.requires_grad_()
@@ -117,24 +103,12 @@ class Problem:
         self.dy = torch.randn(batch, length, heads * width, **like)
 
     def public(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Call the public function."""
+        """Call the function."""
         kept = {"keep": self.keep, "keep_prob": self.keep_prob}
         given = {"causal": self.causal, "end": self.end, "backend": self.backend}
         if self.dynamic:
             return dynamicconv(x, weights, softmax=self.softmax, **kept, **given)
         return lightconv(x, weights, glu=self.glu, **kept, **given)
-
-    def arguments(self, x: Tensor, weights: Tensor) -> tuple[Any, ...]:
-        """The operator's arguments; LightConv's has no part in DropConnect."""
-        if self.dynamic:
-            settings = self.causal, 1 / self.keep_prob, self.backend, self.softmax
-            return x, weights, self.keep, self.end, *settings
-        return x, weights, self.end, self.causal, self.glu, self.backend
-
-    def operator(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Call only the operator."""
-        found = getattr(ops, operator_name(self.op))(*self.arguments(x, weights))
-        return found[0] if self.dynamic else found
 
     def reference(self, x: Tensor, weights: Tensor) -> Tensor:
         """Call the reference, on values with zeros for padding."""
@@ -152,178 +126,72 @@ class Problem:
 
 @every_op
 @every_shape
-def test_operator_is_the_public_function_and_the_reference(op, shape):
-    """Value and gradient agree; LightConv's operator gets weights after DropConnect."""
-    task = Problem(op, shape, drop=0.3 if op.startswith("dynamicconv") else 0.0)
-    wanted = task.results(task.public)
-    for found, expected in zip(task.results(task.operator), wanted, strict=True):
-        same(found, expected)
-    task = Problem(op, (*shape[:1], min(shape[1], 12), *shape[2:]))
+def test_function_is_its_reference(op, shape):
+    task = Problem(op, shape)
     for found, expected in zip(task.results(task.public), task.results(task.reference), strict=True):
         same(found, expected)
 
 
-def opcheck(task: Problem) -> None:
-    """torch.library.opcheck: schema, autograd registration, shapes, types and strides without data, and AOTAutograd."""
-    name = operator_name(task.op)
-    arguments = task.arguments(*task.inputs)
-    torch.library.opcheck(getattr(ops, name).default, arguments)
-    saved = [part.detach() for part in task.inputs]
-    if name == "dynamicconv":
-        saved.append(ops.dynamicconv(*task.arguments(*saved))[1])
-    torch.library.opcheck(getattr(ops, f"{name}_backward").default, (task.dy, *saved, *arguments[2:]))
-
-
-@every_op
-@every_shape
-def test_operators_are_what_torch_asks_for(op, shape):
-    opcheck(Problem(op, shape, drop=random.choice([0.0, 0.3])))
-
-
 @with_triton
-@every_op
-@pytest.mark.parametrize("taps", [3, 6])
-def test_operators_with_triton_are_what_torch_asks_for(op, taps):
-    opcheck(Problem(op, (1, 5, 2, 3, taps), backend="triton"))
-
-
-@every_op
-@pytest.mark.parametrize("backend", ["torch", pytest.param("triton", marks=with_triton)])
-def test_eager_calls_do_without_the_registry(op, backend, monkeypatch):
-    """Eager calls without the registry equal calls through it bit for bit; counted operations go through it."""
-    if backend == "triton" and op == "dynamicconv-unnormalized":
-        pytest.skip("Triton does not serve it")
-    task = Problem(op, (2, 5, 2, 3, 3), drop=0.3 if op.startswith("dynamicconv") else 0.0, backend=backend)
-    module = importlib.import_module(f"seq2seq.kernels.{operator_name(op)}")
-    # Take the operator even if torch's operations compute
-    monkeypatch.setattr(module, "is_plain", lambda *_: False)
-    with Calls() as calls:
-        counted = task.results(task.public)
-    name = f"seq2seq.{operator_name(op)}"
-    assert {f"{name}.default", f"{name}_backward.default"} <= set(calls.names)
-    for each in (module._forward, module._backward):
-        monkeypatch.setattr(each, "_operator", refuse)
+@pytest.mark.parametrize("op", ["dynamicconv", "lightconv"])
+def test_triton_is_differentiated_once(op):
+    """Values are the same without gradients, and gradients of gradients, which no kernel computes, are refused."""
+    task = Problem(op, (2, 5, 2, 3, 3), backend="triton")
     found = task.results(task.public)
     with torch.no_grad():
-        found.append(task.public(*task.inputs))
-    assert all(torch.equal(a, b) for a, b in zip(found, [*counted, counted[0]], strict=True))
+        assert torch.equal(task.public(*task.inputs), found[0])
     x, weights = task.inputs
     first = torch.autograd.grad(task.public(x, weights).square().sum(), x, create_graph=True)[0]
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.sum().backward()
 
 
-def refuse(*given: Any) -> None:
-    raise AssertionError("called through torch's registry")
-
-
-@pytest.mark.parametrize("heads", [1, 3])
-@pytest.mark.parametrize("softmax", [True, False])
-def test_conv_step_is_what_torch_asks_for(heads, softmax):
-    values = torch.randn(2, heads, 7, 2, 6 // heads, dtype=EXACT, device=DEVICE)
-    owner, position = torch.randint(2, (4, 7), device=DEVICE), torch.randint(7, (4,), device=DEVICE)
-    weights = torch.randn(4 if softmax else 1, heads, 5, dtype=EXACT, device=DEVICE)
-    torch.library.opcheck(ops.conv_step.default, (values, owner, position, weights, softmax, BACKEND))
-
-
-@with_triton
-def test_keep_words_are_what_torch_asks_for():
-    seed = torch.tensor([random.randrange(2**62)], device=DEVICE)
-    torch.library.opcheck(ops.keep_words.default, (seed, [3, 2], 100, 40))
-
-
 @every_op
 def test_gradcheck(op):
     task = Problem(op, (2, 4, 2, 1, 3), backend="torch")
-    assert torch.autograd.gradcheck(task.operator, task.inputs)
-
-
-def test_log_sum_exp_is_saved_in_units_of_log2():
-    task = Problem("dynamicconv", SHAPES[0])
-    lse = ops.dynamicconv(*task.arguments(*task.inputs))[1]
-    assert not lse.requires_grad
-    same(lse.exp2(), task.inputs[1].exp().sum(-1))
-
-
-class Calls(TorchDispatchMode):
-    """Records the names of the operators that are called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-def test_gradient_of_log_sum_exp_is_not_filled_with_zeros():
-    """The gradient of log-sum-exp is unused; if y has no gradient either, the inputs have none."""
-    task = Problem("dynamicconv", SHAPES[0])
-    y, dy = ops.dynamicconv(*task.arguments(*task.inputs))[0], torch.ones(())
-    with Calls() as calls:
-        torch.autograd.grad(y, task.inputs, dy.to(y.dtype).expand_as(y), retain_graph=True)
-    assert "seq2seq.dynamicconv_backward.default" in calls.names
-    assert not [name for name in calls.names if "zero" in name or "fill" in name or "full" in name]
-    assert torch.autograd.grad(NoGradient.apply(y), task.inputs, dy, allow_unused=True) == (None, None)
-
-
-class NoGradient(torch.autograd.Function):
-    """Sum whose gradient is undefined."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor) -> Tensor:
-        return y.sum().float()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> None:
-        return None
-
-
-@with_triton
-def test_compiled_masks_are_one_graph():
-    """The operator looks for Triton, so that the graph does not."""
-    seed = torch.tensor([random.randrange(2**62)], device=DEVICE)
-    counter = CompileCounterWithBackend("eager")
-    given = [3, 2], 100, 40
-    compiled = torch.compile(lambda seed: ops.keep_words(seed, *given) + 1, fullgraph=True, backend=counter)
-    assert torch.equal(compiled(seed), ops.keep_words(seed, *given) + 1)
-    assert counter.frame_count == 1
+    assert torch.autograd.gradcheck(task.public, task.inputs)
 
 
 @every_op
 @pytest.mark.parametrize("length", [6, 150])
 def test_padding_does_not_leak(op, length):
-    """NaN in padding reaches no value and no gradient, by autograd's formulas and by the operator's."""
+    """NaN in padding reaches no value and no gradient."""
     task = Problem(op, (2, length, 2, 3, 3))
     outside = within(torch.ones(2, length, 1, device=DEVICE), task.end) == 0
     x = task.inputs[0].detach()
-    for call in (task.public, task.operator):
-        task.inputs = x.masked_fill(outside, 0.0).requires_grad_(), task.inputs[1]
-        wanted = task.results(call)
-        task.inputs = x.masked_fill(outside, float("nan")).requires_grad_(), task.inputs[1]
-        for found, expected in zip(task.results(call), wanted, strict=True):
-            same(found, expected)
+    task.inputs = x.masked_fill(outside, 0.0).requires_grad_(), task.inputs[1]
+    wanted = task.results(task.public)
+    task.inputs = x.masked_fill(outside, float("nan")).requires_grad_(), task.inputs[1]
+    for found, expected in zip(task.results(task.public), wanted, strict=True):
+        same(found, expected)
 
 
 @every_op
-def test_shapes_and_types_without_data(op):
-    """A bfloat16 x with float32 kernels, and the other way round: y and dx have x's type, log-sum-exp is float32."""
+@every_shape
+def test_useful_work_is_counted_without_data(op, shape):
+    """A multiply-add for each channel, position and tap forward, two backward; types are the inputs'."""
+    batch, length, heads, width, taps = shape
     for types in ((torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)):
-        task = Problem(op, SHAPES[0])
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            x, weights = (
-                mode.from_tensor(part.detach()).to(kind) for part, kind in zip(task.inputs, types, strict=True)
-            )
-            x, weights = x.requires_grad_(), weights.requires_grad_()
-            dy = mode.from_tensor(task.dy).to(types[0])
-            y = task.operator(x, weights)
-            found = y, *torch.autograd.grad(y, (x, weights), dy)
-            if task.dynamic:
-                lse = ops.dynamicconv(*task.arguments(x, weights))[1]
-                assert (lse.shape, lse.dtype) == (weights.shape[:3], torch.float32)
-        for got, like in zip(found, (dy, x, weights), strict=True):
-            assert (got.shape, got.dtype, got.stride()) == (like.shape, like.dtype, like.stride())
+        task = Problem(op, shape)
+        for name in ("keep", "end", "dy"):
+            setattr(task, name, getattr(task, name).to("meta"))
+        task.dy = task.dy.to(types[0])
+        x, weights = (part.detach().to("meta", kind) for part, kind in zip(task.inputs, types, strict=True))
+        task.inputs = x.requires_grad_(), weights.requires_grad_()
+        with FlopCounterMode(display=False) as counter:
+            found = task.results(task.public)
+        assert counter.get_total_flops() == 3 * 2 * batch * length * heads * width * taps
+        for got, like in zip(found, (task.dy, *task.inputs), strict=True):
+            assert (got.shape, got.dtype) == (like.shape, like.dtype)
+
+
+@pytest.mark.parametrize("taps", [1, 4, 7])
+@pytest.mark.parametrize("causal", [True, False])
+def test_windows_are_the_convolution(taps, causal):
+    """What the meta device counts is the convolution itself."""
+    x, weights = torch.randn(2, 9, 6, dtype=torch.float64), torch.randn(2, 9, 3, taps, dtype=torch.float64)
+    found = windows_conv(x, weights, left=left_padding(taps, causal))
+    same(found, dynamicconv_reference(x, weights, causal=causal, softmax=False), 1e-10)
 
 
 # ---- compiled
@@ -338,25 +206,24 @@ def compiled(call: Any, backend: str = "aot_eager") -> tuple[Any, CompileCounter
 @every_op
 @pytest.mark.parametrize("length", [6, 150])
 def test_compiled_function_is_eager(op, length):
-    """One graph that holds the operator, and the same value and gradients."""
+    """One graph of torch's operations, whatever the backend, and the same value and gradients."""
     task = Problem(op, (2, length, 2, 3, 3))
     call, counter = compiled(task.public)
     for found, wanted in zip(task.results(call), task.results(task.public), strict=True):
         same(found, wanted)
-    (graph,) = counter.graphs
-    assert any(f"seq2seq.{operator_name(op)}" in str(node.target) for node in graph.graph.nodes)
+    assert counter.frame_count == 1
 
 
 @every_op
 def test_other_lengths_recompile_once(op):
-    """The second shape makes batch and length symbols; every later one is served, also beyond a block."""
+    """The second shape makes batch and length symbols for every later one; blocks of rows are another graph."""
     call, counter = compiled(lambda task, x, weights: task.public(x, weights))
     for batch, length in ((2, 5), (3, 9), (4, 12), (5, 31), (2, 150)):
         task = Problem(op, (batch, length, 2, 3, 3))
         task.causal = True
         for found, wanted in zip(task.results(partial(call, task)), task.results(task.public), strict=True):
             same(found, wanted)
-    assert counter.frame_count <= 2
+    assert counter.frame_count <= 3
 
 
 @pytest.mark.parametrize("softmax", [True, False])
@@ -397,24 +264,14 @@ def gradients(call: Any, module: nn.Module, x: Tensor, mask: Tensor) -> list[Ten
 @every_mixer
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "same"])
 def test_compiled_mixer_is_eager(mixer, causal):
-    """One graph in training, for other lengths one more."""
+    """One graph in training, for other lengths one more, and one for blocks of rows."""
     module = build(mixer, causal=causal).to(EXACT)
     call, counter = compiled(module)
     for length in (9, 12, 130):
         x, mask = batch(length=length, dtype=EXACT)
         for found, wanted in zip(gradients(call, module, x, mask), gradients(module, module, x, mask), strict=True):
             same(found, wanted)
-    assert counter.frame_count <= 2
-
-
-@with_triton
-@every_mixer
-def test_compiled_mixer_with_triton(mixer):
-    module = build(mixer, backend="triton")
-    call, _ = compiled(module)
-    x, mask = batch()
-    for found, wanted in zip(gradients(call, module, x, mask), gradients(module, module, x, mask), strict=True):
-        same(found, wanted, 1e-5)
+    assert counter.frame_count <= 3
 
 
 @with_triton
@@ -455,12 +312,12 @@ def test_export(mixer):
 
 @every_op
 def test_autocast_changes_nothing_inside(op):
-    """Under bfloat16 autocast the operator and the public function compute as without it, in the inputs' types."""
+    """Under bfloat16 autocast the function computes as without it, compiled too, in the inputs' types."""
     task = Problem(op, (2, 12, 2, 4, 5), drop=0.0)
     task.inputs = tuple(part.detach().bfloat16().requires_grad_() for part in task.inputs)
     task.dy = task.dy.bfloat16()
     plain = task.results(task.public)
-    for call in (task.public, task.operator, compiled(task.public)[0]):
+    for call in (task.public, compiled(task.public)[0]):
         with torch.autocast(DEVICE, torch.bfloat16):
             found = task.results(call)
         assert torch.equal(found[0], plain[0])
@@ -499,7 +356,7 @@ class Stack(nn.Module):
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="inductor needs a C++ compiler")
 def test_inductor():
-    """Through torch's own compiler, which also holds an operator to the strides that it promises."""
+    """Through torch's own compiler."""
     module = Stack("auto")
     x, mask = batch()
     found = gradients(torch.compile(module, fullgraph=True), module, x, mask)
