@@ -235,11 +235,11 @@ def answer() -> str:
         f"attention: no significant difference. English-French captions of Multi30k, {millions(runs['rotary'])} "
         f"parameters, {steps:,} updates, {seeds} seeds, [rules written before the runs](docs/benchmark.md).",
         "**LightConv is better than absolute positions, too.** At equal depth it leads the Transformer by "
-        f"{third.estimate.value:.1f} BLEU (adjusted p {_at_most(third.p_value)}). Rotary attention leads LightConv with "
-        f"its usual extra layer by {over.estimate.value:.1f}, at the edge of the rules: adjusted p = "
-        f"{p_text(over.p_value)}, but the interval over seeds and sentences begins at {between_them.bootstrap[0]:+.2f}, and a paired t test of these two "
-        f"systems alone gives adjusted p = {between_them.paired:.2f}. [Another "
-        "dropout](docs/benchmark.md#the-grid) may change their order.",
+        f"{third.estimate.value:.1f} BLEU (adjusted p {_at_most(third.p_value)}). Rotary attention leads LightConv "
+        f"with its usual extra layer by {over.estimate.value:.1f}, at the edge of the rules: adjusted p = "
+        f"{p_text(over.p_value)}, but the interval over seeds and sentences begins at "
+        f"{between_them.bootstrap[0]:+.2f}, and a paired t test of these two systems alone gives adjusted p = "
+        f"{between_them.paired:.2f}. [Another dropout](docs/benchmark.md#the-grid) may change their order.",
         "**An extra encoder layer, which LightConv usually has, does not explain its lead.** Without it, LightConv "
         f"leads by those {third.estimate.value:.1f}. The layer changes the Transformer's score by "
         f"{depth.tested.estimate.value:+.2f} BLEU: equal within ± {MARGIN} over seeds, also at the edge (adjusted p = "
