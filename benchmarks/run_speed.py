@@ -40,7 +40,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.export.card import Origin
 from seq2seq.inference.export.formats import export_model
 from seq2seq.inference.translator import Translator
-from seq2seq.metrics.scorers import bleu
+from seq2seq.metrics.scorers import bleu, tokenize_for
 from seq2seq.network.build import hidden_matrices
 from seq2seq.runs.results import RunResult, collect, read_origin
 from seq2seq.settings.declare import read_section
@@ -140,6 +140,8 @@ class Translation:
         dtype = "float32" if device == "cpu" else "bfloat16"
         self.translator = Translator.load(model, device=device, dtype=dtype, settings=settings)
         self.lines, self.references = (run.test_lines(side)[:sentences] for side in ("src", "ref"))
+        data = run.config["data"]
+        self.tokenize = tokenize_for(str(data["tgt"]), data["tokenize"])
         self.found: list[str] = []
 
     def __call__(self) -> int:
@@ -150,7 +152,7 @@ class Translation:
     @property
     def bleu(self) -> float:
         """BLEU of the last translations."""
-        return bleu(self.found, self.references).value
+        return bleu(self.found, self.references, tokenize=self.tokenize).value
 
 
 def export_int8(run: RunResult, out: Path) -> Path:

@@ -106,7 +106,7 @@ def _unread(translator: Translator, doubts: list[_Doubt]) -> Iterator[tuple[int,
     Instead of the clauses, None says that the part is a single clause, which a short translation reads.
     """
     order = sorted(range(len(doubts)), key=lambda at: -len(doubts[at][1].pieces))
-    tokenizer, tags = translator.tokenizer, translator.tags
+    tokenizer, tags, least_ratio = translator.tokenizer, translator.tags, translator.statistics.least_ratio
     end = [tokenizer.eos_id]
     pairs = (
         ([*tags.source, *part.pieces, *end], [*tags.target, *ids, *end])
@@ -119,8 +119,9 @@ def _unread(translator: Translator, doubts: list[_Doubt]) -> Iterator[tuple[int,
         weights = forced.weights[len(tags.target) : -1, len(tags.source) : -1]
         pieces = [number % tokenizer.src_vocab_size for number in doubts[at][1].pieces]
         spans = unread_clauses(weights, source_pieces(tokenizer, pieces))
-        # Most of the translation reads the clause, so that only its length is in doubt
-        is_short = spans == [(0, len(pieces))] and weights.sum() > len(weights) / 2
+        # Most of a short translation reads the clause, so that only the length is in doubt
+        is_short = len(weights) < least_ratio * len(pieces) and weights.sum() > len(weights) / 2
+        is_short = is_short and spans == [(0, len(pieces))]
         yield at, None if is_short else [tokenizer.src.decode(pieces[first:last]) for first, last in spans]
 
 

@@ -46,7 +46,8 @@ def windows_conv(x: Tensor, weights: Tensor, *, left: int) -> Tensor:
     memory to run out of. The products with a band would count its zeros.
     """
     heads, taps = weights.shape[2:]
-    windows = F.pad(x, (0, 0, left, taps - 1 - left)).unfold(1, taps, 1)  # (B, T, C, K)
+    # One row more, since no window fits an empty sentence
+    windows = F.pad(x, (0, 0, left, taps - left)).unfold(1, taps, 1)[:, : x.shape[1]]  # (B, T, C, K)
     return (windows.unflatten(2, (heads, -1)) @ weights[..., None].to(x.dtype)).flatten(2)  # (B, T, H, R, 1)
 
 

@@ -47,8 +47,8 @@ def takes_triton(
 ) -> bool:
     """Return True if a call runs its Triton kernel, and log the reason once.
 
-    Compiled and exported graphs get torch's operations, whatever the backend: compilers fuse them, and other programs
-    know them.
+    Compiled and exported graphs get torch's operations, without a log, which a graph cannot have: compilers fuse them,
+    and other programs know them.
 
     Args:
         op: The operation's name, for messages.
@@ -62,9 +62,14 @@ def takes_triton(
     Raises:
         ValueError: backend="triton", and Triton cannot serve the call.
     """
+    require_backend(backend)
     if torch.compiler.is_compiling():
+        if backend == "triton" and not torch.compiler.is_exporting():
+            raise ValueError(
+                f"{op}: backend=triton cannot serve a compiled graph; choose backend=auto or backend=torch"
+            )
         return False
-    if require_backend(backend) == "torch" or (backend == "auto" and not x.is_cuda):
+    if backend == "torch" or (backend == "auto" and not x.is_cuda):
         _report_torch(op, backend, x)
         return False
     # "auto" falls back to torch with a warning; "triton" is a demand, and raises

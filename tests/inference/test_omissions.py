@@ -100,8 +100,8 @@ def test_possible_omissions_are_noted(ckpt, first_clause_read):
     assert {note.kind for note in notes} <= {"limit"}
 
 
-@pytest.mark.parametrize(("weight", "kind"), [(0.9, "short"), (0.4, "unread")])
-def test_a_clause_that_a_short_translation_reads_is_not_unread(weight, kind, ckpt, monkeypatch):
+@pytest.mark.parametrize(("weight", "ratio", "kind"), [(0.9, 1.0, "short"), (0.4, 1.0, "unread"), (0.9, 0.0, "unread")])
+def test_a_clause_that_a_short_translation_reads_is_not_unread(weight, ratio, kind, ckpt, monkeypatch):
     """The only clause has few pieces of the translation for each of its own, though they read nothing else."""
     monkeypatch.setattr(
         forced_text,
@@ -114,10 +114,11 @@ def test_a_clause_that_a_short_translation_reads_is_not_unread(weight, kind, ckp
     translator = Translator.load(
         ckpt, settings=SearchSettings(beam_size=1, max_len_ratio=0, max_len_extra=3), device="cpu"
     )
-    translator.statistics = translator.statistics._replace(least_ratio=1.0)
+    # In doubt for its length alone, or for having more pieces than most lines
+    translator.statistics = translator.statistics._replace(least_ratio=ratio, most_pieces=2)
     notes: list[Note] = []
-    translator.translate(["der Hund und die Katze und der Hund"], note=notes.append)
-    assert {note.kind for note in notes} - {"limit"} == {kind}
+    translator.translate(["der Hund und die Katze und der Hund"], sentences="keep", note=notes.append)
+    assert {note.kind for note in notes} - {"limit", "beyond"} == {kind}
 
 
 def test_a_limit_that_ends_a_translation_is_noted(ckpt):

@@ -426,8 +426,8 @@ def test_again_to_the_bit(op):
 def test_nothing_to_do(op):
     """No sentence, or no position: empty results, and no gradient to shared weights."""
     for taps in (2, 9):
-        for batch, length in ((0, 5), (2, 0)):
-            task = problem(op, Shape(batch, length, 2, 4, taps), True)
+        for batch, length, heads, width in ((0, 5, 2, 4), (2, 0, 2, 4), (1, 0, 8, 1)):
+            task = problem(op, Shape(batch, length, heads, width, taps), True)
             for backend in ("triton", "torch"):
                 for found, like in zip(task.results(backend), (task.dy, *task.inputs), strict=True):
                     assert found.shape == like.shape
@@ -477,6 +477,15 @@ def test_decoding_step(op, taps):
     ring = torch.randn_like(values[:, :, :taps].float()).to(types[0]), owner, position + 3 * taps
     found = conv_step(*ring, weights, softmax=softmax, backend="triton")
     close(found, expected(*ring, weights), TOLERANCE[types[0]])
+
+
+@pytest.mark.parametrize("backend", ["triton", "torch"])
+def test_autocast_does_not_change_a_decoding_step(backend):
+    values, owner, position = cache(4, 2, 3, 7, 16)
+    given = values.nan_to_num(), owner, position, torch.randn(4, 3, 5, device=DEVICE)
+    plain = conv_step(*given, softmax=True, backend=backend)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        assert torch.equal(conv_step(*given, softmax=True, backend=backend), plain)
 
 
 # ---- DropConnect

@@ -74,7 +74,7 @@ def test_the_time_left_follows_the_load_of_the_machine():
     for update, seconds in ((10, 10.0), (20, 20.0), (30, 120.0), (40, 220.0), (50, 320.0)):
         found.append(pace.left(seconds, update / 100))
         pace.mark(seconds, update / 100)
-    assert found == pytest.approx([90, 80, 385, 600, 500])
+    assert found == pytest.approx([90, 80, 70, 600, 500])
 
 
 def test_likelihood_decides_between_validations_with_equal_bleu():

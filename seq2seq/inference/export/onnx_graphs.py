@@ -106,6 +106,7 @@ class _TracedHeadCache(_TracedCache):
 
     def append(self, value: Tensor, position: Tensor) -> None:
         """See `Cache.append`."""
+        assert self.ancestry.stride == 1, "a traced cache with heads has a slot for each position"
         self.appended = value.to(self.values.dtype)
         if isinstance(slots := self.values.shape[2], int):
             self.owner = self.ancestry.turns(slots, position)

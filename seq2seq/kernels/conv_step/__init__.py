@@ -6,6 +6,7 @@ from torch import Tensor
 
 from seq2seq.kernels.conv_step import torch_impl
 from seq2seq.kernels.dispatch import takes_triton
+from seq2seq.kernels.precision import without_autocast
 
 OP = "decoding step of a convolution"
 
@@ -35,4 +36,5 @@ def conv_step(
         from seq2seq.kernels.conv_step import triton
 
         return triton.conv_step(values, owner, position, weights, softmax)
-    return torch_impl.conv_step(values, owner, position, weights, softmax=softmax)
+    with without_autocast(values):
+        return torch_impl.conv_step(values, owner, position, weights, softmax=softmax)

@@ -20,7 +20,7 @@ def convolve(x: Tensor, weights: Tensor, end: Tensor | None, causal: bool, glu: 
     (batch_size, length, channels), (heads, taps) = values.shape, weights.shape
     exporting = torch.compiler.is_exporting()
     # Faster than bands if each kernel has one channel, and bands are long or used once
-    if not exporting and heads == channels and (batch_size == 1 or length > BLOCK):
+    if not exporting and length and heads == channels and (batch_size == 1 or length > BLOCK):
         return full_convolution(values, weights[:, None].to(values.dtype), causal=causal, groups=heads)
     values = values.unflatten(-1, (heads, -1))  # (B, T, H, R)
     rows = weights[:, None].expand(-1, length, -1)  # (H, T, K): the same kernel at every position

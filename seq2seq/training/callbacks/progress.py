@@ -51,7 +51,7 @@ class IntervalAverages:
 
 
 class Pace:
-    """Pace of a run since the last mark but one: the load of a machine changes.
+    """Pace of a run between its last two marks, or since the first: the load of a machine changes.
 
     Args:
         seconds: Time at which the first interval begins.
@@ -61,19 +61,15 @@ class Pace:
     def __init__(self, seconds: float, share: float) -> None:
         self._marks = deque([(seconds, share)], maxlen=2)
 
-    @property
-    def began(self) -> float:
-        """Seconds at which the measured interval begins."""
-        return self._marks[0][0]
-
     def mark(self, seconds: float, share: float) -> None:
         """End an interval, such as the updates from one validation to the next."""
         self._marks.append((seconds, share))
 
     def left(self, seconds: float, share: float) -> float | None:
         """Return the seconds to the end of the run, None if they are unknown."""
-        began, begun = self._marks[0]
-        return (seconds - began) * (1 - share) / (share - begun) if share > begun else None
+        # Whole intervals, each with its validation, once there is one
+        (began, begun), (ends, end) = self._marks[0], (*self._marks, (seconds, share))[1]
+        return (ends - began) * (1 - share) / (end - begun) if end > begun else None
 
 
 class ProgressLog(L.Callback):
@@ -89,6 +85,7 @@ class ProgressLog(L.Callback):
         self._for_bar = IntervalAverages()
         self._shown = 0.0
         self._pace = Pace(0.0, 0.0)
+        self._began = 0.0  # seconds at the end of the first update of this part
         self._tokens = 0.0  # target tokens before this part of the run
         self._started = False  # the first update of this part is done
         self._announced = state.settings.dry_run  # the time left was printed; a dry run needs no estimate
@@ -153,13 +150,14 @@ class ProgressLog(L.Callback):
         if not self._started:
             self._started = True
             # The first update does not count for the rate.
-            self._pace = Pace(budget.clock.seconds, budget.used_share(trainer))
+            self._began = budget.clock.seconds
+            self._pace = Pace(self._began, budget.used_share(trainer))
             self.state.start_tokens += float(pl_module.train_sums[2]) - self._tokens
             if text := slow_start(budget):
                 self._print(text)
         if trainer.global_step % self.settings.log_steps == 0:
             self._log(trainer, pl_module)
-        if not self._announced and budget.clock.seconds - self._pace.began >= _RATE_KNOWN:
+        if not self._announced and budget.clock.seconds - self._began >= _RATE_KNOWN:
             self._announced = True
             self._print(f"about {self._left(trainer)} left of {_bounds(self.settings)}")
         wait = _REFRESH if self._bar else self.settings.line_time
