@@ -70,11 +70,14 @@ def note_omissions(
     clauses_of: list[list[str]] = [[] for _ in doubts]
     short: set[int] = set()
     try:
-        for at, clauses in _unread(translator, doubts):
+        for at, clauses, whole in _unread(translator, doubts):
             progress(0)
-            clauses_of[at] = clauses or []
-            if clauses is None:
-                short.add(doubts[at][0])
+            number, part, ids = doubts[at]
+            # Its only clause is read, but by few pieces
+            if whole and _is_short(translator, part, ids):
+                short.add(number)
+            else:
+                clauses_of[at] = clauses
     # If the check fails, the translations must not be lost
     except (RuntimeError, ArithmeticError, MemoryError) as error:
         log.warning("the check for unread parts of the source failed: %s", first_line(error))
@@ -95,18 +98,23 @@ def _is_doubtful(translator: Translator, part: SourcePart, ids: Sequence[int]) -
     # The rules do not split sentences without a space between them
     if _GLUED.search(part.text):
         return True
-    if len(ids) < known.least_ratio * len(part.pieces) or len(part.pieces) > (known.most_pieces or len(part.pieces)):
+    if _is_short(translator, part, ids) or len(part.pieces) > (known.most_pieces or len(part.pieces)):
         return True
     return len(sentences(part.text, translator.src_lang)) > known.sentences
 
 
-def _unread(translator: Translator, doubts: list[_Doubt]) -> Iterator[tuple[int, list[str] | None]]:
+def _is_short(translator: Translator, part: SourcePart, ids: Sequence[int]) -> bool:
+    """Return True if a part has an unusually short translation."""
+    return len(ids) < translator.statistics.least_ratio * len(part.pieces)
+
+
+def _unread(translator: Translator, doubts: list[_Doubt]) -> Iterator[tuple[int, list[str], bool]]:
     """Yield the index of each doubtful part, the longest first, with the text of its unread clauses.
 
-    Instead of the clauses, None says that the part is a single clause, which a short translation reads.
+    The last value is True if the part is one clause, and most of the attention is on it all the same.
     """
     order = sorted(range(len(doubts)), key=lambda at: -len(doubts[at][1].pieces))
-    tokenizer, tags, least_ratio = translator.tokenizer, translator.tags, translator.statistics.least_ratio
+    tokenizer, tags = translator.tokenizer, translator.tags
     end = [tokenizer.eos_id]
     pairs = (
         ([*tags.source, *part.pieces, *end], [*tags.target, *ids, *end])
@@ -119,10 +127,8 @@ def _unread(translator: Translator, doubts: list[_Doubt]) -> Iterator[tuple[int,
         weights = forced.weights[len(tags.target) : -1, len(tags.source) : -1]
         pieces = [number % tokenizer.src_vocab_size for number in doubts[at][1].pieces]
         spans = unread_clauses(weights, source_pieces(tokenizer, pieces))
-        # Most of a short translation reads the clause, so that only the length is in doubt
-        is_short = len(weights) < least_ratio * len(pieces) and weights.sum() > len(weights) / 2
-        is_short = is_short and spans == [(0, len(pieces))]
-        yield at, None if is_short else [tokenizer.src.decode(pieces[first:last]) for first, last in spans]
+        whole = spans == [(0, len(pieces))] and bool(weights.sum() > len(weights) / 2)
+        yield at, [tokenizer.src.decode(pieces[first:last]) for first, last in spans], whole
 
 
 def unread_clauses(weights: Tensor, pieces: Sequence[str]) -> list[tuple[int, int]]:

@@ -46,9 +46,8 @@ def windows_conv(x: Tensor, weights: Tensor, *, left: int) -> Tensor:
     memory to run out of. The products with a band would count its zeros.
     """
     heads, taps = weights.shape[2:]
-    # One row more, since no window fits an empty sentence
-    windows = F.pad(x, (0, 0, left, taps - left)).unfold(1, taps, 1)[:, : x.shape[1]]  # (B, T, C, K)
-    return (windows.unflatten(2, (heads, -1)) @ weights[..., None].to(x.dtype)).flatten(2)  # (B, T, H, R, 1)
+    windows = tap_inputs(x, taps, left=left).unflatten(-1, (heads, -1)).transpose(2, 3)  # (B, T, H, K, R)
+    return (weights[..., None, :].to(x.dtype) @ windows).flatten(2)  # (B, T, H, 1, R)
 
 
 def skew(weights: Tensor) -> Tensor:

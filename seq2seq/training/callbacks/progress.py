@@ -68,7 +68,7 @@ class Pace:
     def left(self, seconds: float, share: float) -> float | None:
         """Return the seconds to the end of the run, None if they are unknown."""
         # Whole intervals, each with its validation, once there is one
-        (began, begun), (ends, end) = self._marks[0], (*self._marks, (seconds, share))[1]
+        (began, begun), (ends, end) = [*self._marks, (seconds, share)][:2]
         return (ends - began) * (1 - share) / (end - begun) if end > begun else None
 
 
