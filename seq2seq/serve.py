@@ -58,7 +58,7 @@ def _named(options: argparse.Namespace) -> dict[str, str]:
         if not equals or not name or "/" in name or os.path.lexists(given):
             name, path = os.path.basename(os.path.abspath(given)).removesuffix(".safetensors"), given
         if name in paths:
-            raise ValueError(f"--ckpt {given}: there is a model '{name}' already; name one by --ckpt NAME=FILE")
+            raise ValueError(f"--ckpt {given}: there is a model '{name}' already; choose another by --ckpt NAME=FILE")
         paths[name] = path
     for option in ("ensemble", "shortlist", "glossary", "src_lang", "tgt_lang"):
         if len(paths) > 1 and getattr(options, option):
@@ -76,12 +76,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """Bind the address, load the model, and serve until a signal."""
+    # The signal that loads models again would end a process that is still starting; imports take seconds
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     limits = ServiceSettings(**{name: getattr(options, name) for name in keys(ServiceSettings)})
     paths = _named(options)
-    from seq2seq.inference.service.server import RELOAD, bound_socket, run, url_of
+    from seq2seq.inference.service.access import Access
+    from seq2seq.inference.service.server import bound_socket, run, url_of
 
-    # It would end a process that is still loading
-    signal.signal(RELOAD, signal.SIG_IGN)
+    # Loading takes long: wrong entries are reported before it
+    Access(limits)
     # Bind first, so that a port in use is reported before the model is loaded
     with bound_socket(limits) as bound:
         cores = Cores()
@@ -121,13 +124,14 @@ def _run(options: argparse.Namespace) -> int:
                 whole = True
                 for name in (None, *paths):
                     try:
-                        models.load(name) if name else service.read_keys()
+                        models.load(name) if name else service.access.read_keys()
                     # Errors of any type: the service must survive a file that is replaced at this moment
                     except Exception as error:
                         print_error(
                             f"error: {first_line(error)}; {name or 'keys'}: the version loaded before stays in use"
                         )
                         whole = False
+                service.metrics.reloads.labels("loaded" if whole else "failed").inc()
                 if whole:
                     announce()
 

@@ -60,6 +60,8 @@ def test_what_is_refused_before_the_model_is_loaded(capsys):
             (["--port", str(port)], f"cannot listen on 127.0.0.1 port {port} (Address already in use)"),
             (["--host", "a..b"], "cannot listen on a..b port 8000"),
             (["--host", "203.0.113.1"], "cannot listen on 203.0.113.1 port 8000"),
+            (["--api-key-file", "none.txt"], "--api-key-file none.txt: cannot be read"),
+            (["--proxy", "proxy"], "--proxy proxy: is not an address"),
             (["--port", "0"], "none.safetensors: no such file"),
         ]:
             assert serve.main(["--ckpt", "none.safetensors", *options]) == 2

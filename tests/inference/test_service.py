@@ -83,7 +83,8 @@ def test_a_source_language_of_several():
     stub.tokenizer.tags_targets = True
     with served(stub) as running:
         assert running.call({"text": "ab", "src_lang": "fr"}).texts == ["ba/0/3/<2fr>"]
-        assert "does not translate from 'pl'" in running.call({"text": "a", "src_lang": "pl"}).error
+        for code in ("pl", ""):
+            assert f"does not translate from '{code}'" in running.call({"text": "a", "src_lang": code}).error
         assert "src_lang: " in running.call({"text": "a", "source": "de", "src_lang": "fr"}).error
 
 
@@ -245,11 +246,11 @@ def test_only_json_and_forms_are_accepted(plain):
 def test_too_large(plain):
     for body, words in [
         ({"text": ["a"] * 5}, "send at most 4"),
-        ({"text": ["a" * 50, "a" * 51]}, "101 characters are too many; send at most 100"),
-        ({"text": "a" * 50, "prefixes": ["a" * 51]}, "101 characters are too many; send at most 100"),
-        ({"text": "a", "prefixes": ["a" * 201]}, "200 characters"),
-        ({"text": "a", "phrases": [["a"] * 9]}, "8 phrases"),
-        ({"text": "a", "phrases": [["a" * 200, "b"]]}, "200 characters together"),
+        ({"text": ["a" * 50, "a" * 51]}, "101 characters of a request"),
+        ({"text": "a" * 50, "prefixes": ["a" * 51]}, "101 characters of a request"),
+        ({"text": "a", "prefixes": ["a" * 201]}, "201 characters of a prefix are too many; send at most 200"),
+        ({"text": "a", "phrases": [["a"] * 9]}, "9 phrases"),
+        ({"text": "a", "phrases": [["a" * 200, "b"]]}, "201 characters of a text's phrases"),
         ({"text": "a" * 2000}, "2,000 bytes"),
         (b"[" * 5000, "2,000 bytes"),
     ]:

@@ -15,7 +15,7 @@ from service_client import PATIENCE, Served, Stub, served
 from seq2seq import serve
 from seq2seq.data.languages import Tags
 from seq2seq.inference.service import app
-from seq2seq.inference.service.api_keys import read_keys
+from seq2seq.inference.service.access import read_keys
 from seq2seq.inference.service.batcher import Batcher, Entry
 from seq2seq.inference.service.loaded_models import _code
 from seq2seq.inference.service.messages import Options, Text, Translation
@@ -107,6 +107,8 @@ def test_alternatives_are_cut_to_the_largest_beam_of_whole_groups():
         ({"q": "a", "source": "fr"}, 422, "from 'fr'"),
         ({"q": "<b>a</b>", "format": "html"}, 422, "format"),
         ({"q": "a" * 20_001}, 413, "20,001"),
+        # A glossary without effect would be a wrong translation
+        ({"q": "a", "glossary": {"a": "b"}}, 422, "glossary"),
         ({"q": ["ab", "boom"]}, 500, "out of memory"),
     ],
 )
@@ -320,11 +322,11 @@ def test_keys(guarded):
         assert running.call(path=open_path, method="GET").status == 200
     # SIGUSR1 reads the file again; a file that cannot be used leaves the old keys
     path.write_text("three\n")
-    running.service.read_keys()
+    running.service.access.read_keys()
     assert [status("Bearer three"), status("Bearer one")] == [200, 403]
     path.write_text("# none\n")
     with pytest.raises(ValueError, match="no key"):
-        running.service.read_keys()
+        running.service.access.read_keys()
     assert status("Bearer three") == 200
 
 

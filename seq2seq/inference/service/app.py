@@ -38,7 +38,7 @@ from seq2seq.data.language_id import other_language
 from seq2seq.data.languages import primary_subtag
 from seq2seq.inference.encoding import target_ids
 from seq2seq.inference.parts import LINE_BREAKS
-from seq2seq.inference.service.api_keys import check_key, read_keys
+from seq2seq.inference.service.access import Access, check_key
 from seq2seq.inference.service.batcher import Batcher, Entry
 from seq2seq.inference.service.loaded_models import BatchTranslator, Models
 from seq2seq.inference.service.messages import (
@@ -98,13 +98,7 @@ class Service:
     def __init__(self, models: Models, limits: ServiceSettings, *, begin: Callable[[], None] = lambda: None) -> None:
         self.models = models
         self.limits = limits
-        self.read_keys()
-        remedy = "is not an origin; write it like https://app.example.org, or * for any"
-        self.origins = _listed("--cors", limits.cors, r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+", remedy)
-        remedy = "is not a host name; write it like mt.example.org, or * for any"
-        self.names = _listed("--allowed-hosts", limits.allowed_hosts, r"\*|[^*/?#@]+", remedy)
-        remedy = "is not an address; write it like 172.30.0.2 or 10.0.0.0/8, or * for any"
-        self.proxies = _listed("--proxy", limits.proxy, r"\*|(?=.*[.:])[0-9A-Fa-f.:]+(/\d+)?", remedy)
+        self.access = Access(limits)
         self.metrics = Metrics()
         self.batcher = Batcher(limits=limits, metrics=self.metrics, begin=begin)
         self.open = 0
@@ -112,10 +106,7 @@ class Service:
         for name in models.by_name:
             self.metrics.model_texts.labels(name)
             self.metrics.model_bytes.labels(name).set_function(functools.partial(models.bytes_of, name))
-
-    def read_keys(self) -> None:
-        """Read the keys of clients, also again; if that fails (ValueError), earlier keys stay."""
-        self.keys = read_keys(self.limits.api_key_file)
+            self.metrics.model_loaded.labels(name).set_function(functools.partial(models.loaded_at, name))
 
     @property
     def ready(self) -> bool:
@@ -227,12 +218,12 @@ class Service:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         has_header = scheme.lower() == "bearer"
         if has_header:
-            check_key(self.keys, key.strip())
+            check_key(self.access.keys, key.strip())
         body = await _body(request, self.limits)
-        given = await _form(request, kind, body, self.origins) if is_form else parsed(body)
+        given = await _form(request, kind, body, self.access.origins) if is_form else parsed(body)
         field = given.pop("api_key", None)
         if not has_header:
-            check_key(self.keys, field)
+            check_key(self.access.keys, field)
         return given
 
     def languages(self) -> list[dict[str, Any]]:
@@ -364,12 +355,16 @@ def _described(*schemas: dict[str, Any]) -> dict[str, Any]:
 def _guarded(app: ASGIApp, service: Service) -> ASGIApp:
     """Wrap an application: count and time its requests, refuse other names, and add headers to every answer."""
     limits, metrics = service.limits, service.metrics
-    if service.origins:
+    if service.access.origins:
         allowed = ["Authorization", "Content-Type"]
         app = CORSMiddleware(
-            app, allow_origins=service.origins, allow_methods=["GET", "POST"], allow_headers=allowed, max_age=86_400
+            app,
+            allow_origins=service.access.origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=allowed,
+            max_age=86_400,
         )
-    hosts = {"", "localhost", *map(_name_of, [limits.host, *service.names])}
+    hosts = {"", "localhost", *map(_name_of, [limits.host, *service.access.names])}
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         # Without a lifespan and web sockets, every scope is a request
@@ -533,15 +528,6 @@ def _page(text: str, *, style: str, script: str = "") -> Response:
     )
     headers = {"content-security-policy": policy, "referrer-policy": "no-referrer"}
     return Response(text, media_type="text/html", headers=headers)
-
-
-def _listed(option: str, given: str | None, form: str, remedy: str) -> list[str]:
-    """Read the entries of an option; raise ValueError for an entry that is not of the form, a regular expression."""
-    entries = [each.rstrip("/") for each in (given or "").replace(",", " ").split()]
-    for entry in entries:
-        if not re.fullmatch(form, entry):
-            raise ValueError(f"{option} {entry}: {remedy}")
-    return entries
 
 
 def language_name(code: str) -> str:

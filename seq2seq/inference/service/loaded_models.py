@@ -53,6 +53,7 @@ class BatchTranslator:
         sources: Source languages, likewise.
         can_align: The model can align words.
         nbytes: Bytes of its weights while they are loaded.
+        loaded_at: When they were loaded last, in Unix time.
         translator: None while it is not loaded; set to None, it leaves memory after the batches that use it.
     """
 
@@ -71,6 +72,7 @@ class BatchTranslator:
             began = time.monotonic()
             translator = self.load()
             self._seconds = time.monotonic() - began
+            self.loaded_at = time.time()
             self.languages = list(dict.fromkeys([translator.tgt_lang, *target_languages(translator.meta)]))
             known = source_languages(translator.meta, translator.tokenizer)
             self.sources = list(dict.fromkeys([translator.src_lang, *known]))
@@ -230,6 +232,10 @@ class Models:
         model = self.by_name[name]
         return model.nbytes if model.translator else 0
 
+    def loaded_at(self, name: str) -> float:
+        """Return when a model was loaded last, in Unix time."""
+        return self.by_name[name].loaded_at
+
     def choose(
         self, name: str | None, source: str | None, target: str | None
     ) -> tuple[BatchTranslator, tuple[str, str]]:
@@ -246,8 +252,11 @@ class Models:
                 if all(codes):
                     self._used = [*(each for each in self._used if each != model.name), model.name]
                     return model, codes
-        asked = " ".join(f"{word} '{shown(each)}'" for word, each in (("from", source), ("to", target)) if each)
-        known = "; ".join(f"from {', '.join(each.sources)} to {', '.join(each.languages)}" for each in models)
+        asked = " ".join(
+            f"{word} '{shown(each)}'" for word, each in (("from", source), ("to", target)) if each is not None
+        )
+        pairs = (f"from {', '.join(each.sources)} to {', '.join(each.languages)}" for each in models)
+        known = "; ".join(dict.fromkeys(pairs))
         raise RefusedError(422, f"this service does not translate {asked}; it translates {known}")
 
     def _make_room(self, model: BatchTranslator) -> None:

@@ -112,7 +112,7 @@ class TranslateRequest(_Options):
 
 
 class LibreRequest(BaseModel):
-    """Texts to translate, in the form of LibreTranslate's clients, JSON or a form; other fields are ignored."""
+    """Texts to translate, in the form of LibreTranslate's clients, JSON or a form; unknown fields are ignored."""
 
     model: ClassVar[None] = None
 
@@ -126,6 +126,9 @@ class LibreRequest(BaseModel):
     @classmethod
     def _given(cls, fields: dict[str, Any]) -> dict[str, Any]:
         """Leave out empty fields, which some clients send for what they do not choose."""
+        ours = TranslateRequest.model_fields.keys() - cls.model_fields.keys()
+        if lost := next((name for name in fields if name in ours), None):
+            raise RefusedError(422, f"{lost} belongs to requests with the field text: write text in place of q")
         return {name: value for name, value in fields.items() if name == "q" or value not in (None, "")}
 
     def own(self, defaults: SearchSettings, limits: ServiceSettings) -> TranslateRequest:
@@ -299,6 +302,8 @@ _EXPECTED = {
     **dict.fromkeys(("text", "q"), "a string or a list of strings"),
     "prefixes": 'a list with a string for each text: ["The"]',
     "phrases": 'a list with a list of strings for each text: [["green", "tea"]]',
+    "glossary": 'a list of pairs, [["Haus", "house"]], or an object, {"Haus": "house"}',
+    "suppress": 'a list of 100 pieces at most: ["\u2581the"]',
 }
 
 
@@ -337,20 +342,18 @@ def texts_of(request: TranslateRequest, limits: ServiceSettings) -> list[Text]:
         if len(values) != len(texts):
             raise RefusedError(422, f"{name} has {len(values)} entries for {len(texts)} texts; give one for each")
     found = [Text(text, prefix, tuple(own)) for text, prefix, own in zip(texts, prefixes, phrases, strict=True)]
-    if max(len(each.prefix) for each in found) > limits.max_prefix:
-        raise RefusedError(413, f"a prefix may have {limits.max_prefix:,} characters at most")
-    if max(len(each.phrases) for each in found) > limits.max_phrases:
-        raise RefusedError(413, f"a text may have {limits.max_phrases:,} phrases at most")
-    if max(sum(map(len, each.phrases)) for each in found) > limits.max_prefix:
-        raise RefusedError(413, f"the phrases of a text may have {limits.max_prefix:,} characters together at most")
     terms = request.glossary or []
-    if len(terms) > limits.max_terms:
-        raise RefusedError(413, f"a glossary may have {limits.max_terms:,} terms at most")
     characters = sum(each.size for each in found) + sum(len(side) for term in terms for side in term)
-    if characters > limits.max_characters:
-        raise RefusedError(
-            413, f"{characters:,} characters are too many; send at most {limits.max_characters:,} in a request"
-        )
+    amounts = [
+        (max(len(each.prefix) for each in found), limits.max_prefix, "characters of a prefix"),
+        (max(len(each.phrases) for each in found), limits.max_phrases, "phrases of a text"),
+        (max(sum(map(len, each.phrases)) for each in found), limits.max_prefix, "characters of a text's phrases"),
+        (len(terms), limits.max_terms, "terms of a glossary"),
+        (characters, limits.max_characters, "characters of a request"),
+    ]
+    for amount, most, what in amounts:
+        if amount > most:
+            raise RefusedError(413, f"{amount:,} {what} are too many; send at most {most:,}")
     return found
 
 

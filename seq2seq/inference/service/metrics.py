@@ -32,6 +32,9 @@ class Metrics:
         self.open = Gauge("open_translations", "Requests for a translation that are being served.", **rest)
         self.model_texts = Counter("model_texts", "Texts accepted for a model.", ["model"], **rest)
         self.model_bytes = Gauge("model_bytes", "Bytes of a model's weights in memory.", ["model"], **rest)
-        # Both outcomes are shown from the start, with a count of 0
-        for outcome in ("translated", "failed"):
-            self.texts.labels(outcome)
+        self.model_loaded = Gauge("model_loaded_seconds", "When a model was loaded, in Unix time.", ["model"], **rest)
+        self.reloads = Counter("reloads", "Times that models and keys were loaded again.", ["outcome"], **rest)
+        # All outcomes are shown from the start, with a count of 0
+        for counter, outcomes in ((self.texts, ("translated", "failed")), (self.reloads, ("loaded", "failed"))):
+            for outcome in outcomes:
+                counter.labels(outcome)

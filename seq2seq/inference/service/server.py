@@ -19,7 +19,6 @@ from seq2seq.inference.service.app import Service, create_app
 from seq2seq.inference.service.settings import ServiceSettings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-RELOAD = signal.SIGUSR1
 # Most seconds to send finished answers, and to wait for the end of the thread.
 _LAST_SECONDS = 5
 
@@ -103,7 +102,7 @@ async def run(
 
     Args:
         ready: Called once connections are accepted.
-        reload: Loads the model again; called by another thread after the signal RELOAD.
+        reload: Loads the model again; called by another thread after the signal SIGUSR1.
 
     Returns:
         0 if all accepted requests were answered, 1 if not, 128 + the signal's number after a second signal.
@@ -127,8 +126,8 @@ async def run(
             access_log=False,
             server_header=False,
             # By default uvicorn would believe these headers from any client on this machine
-            proxy_headers=bool(service.proxies),
-            forwarded_allow_ips=service.proxies,
+            proxy_headers=bool(service.access.proxies),
+            forwarded_allow_ips=service.access.proxies,
             timeout_graceful_shutdown=_LAST_SECONDS,
         )
     )
@@ -154,7 +153,7 @@ async def run(
         if not asked.is_set():
             threading.Thread(target=reload, name="reload", daemon=True).start()
 
-    loop.add_signal_handler(RELOAD, on_reload)
+    loop.add_signal_handler(signal.SIGUSR1, on_reload)
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.01)
