@@ -34,7 +34,7 @@ _CHECKING = re.compile(r"by_hand|_torchs|by_its_definition"), re.compile(r"_(is|
 # Presets that share a class with others, or whose tests have other names
 _CHECKS = {
     "transformer": ["test_self_attention_is_torchs", "test_causal_attention_is_torchs"],
-    "grouped_query": ["test_grouped_queries_are_attention_with_repeated_heads", "test_multi_query_by_hand"],
+    "grouped_query": ["test_grouped_queries_are_attention_with_repeated_heads"],
     "relu_attention": ["test_weights_are_as_defined", "test_attention_by_hand"],
     "gru": ["test_recurrent_mixers_are_torchs_on_packed_sequences"],
 }

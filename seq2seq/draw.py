@@ -31,13 +31,13 @@ output is the base64 of a PNG, as `base64 -w0 word.png` makes it; a blank line s
   python -m seq2seq.draw --corpus .cache/drawn_words       # train, valid and test, of .png64 and .en
   python -m seq2seq.draw --digits .cache/digits
   echo 'we left' | python -m seq2seq.draw --frames 3       # "we", moving left in three frames
-  python -m seq2seq.draw --cifar10 cifar-10-binary.tar.gz .cache/cifar10 --held-out 5000
+  python -m seq2seq.draw --cifar10 cifar10 .cache/cifar10 --held-out 5000
 
 --digits writes scikit-learn's 1,797 handwritten digits, 8 x 8 pixels, with their names as texts.
 
---cifar10 writes CIFAR-10's color images with the names of their classes: from its binary version, an archive or a
-folder, or from a folder with the hub's parquet files. --held-out training images become the validation images, unless
-there are files val*.parquet.
+--cifar10 writes CIFAR-10's color images with the names of their classes, from a folder with the parquet files of
+uoft-cs/cifar10 on the Hugging Face Hub. --held-out training images become the validation images, unless there are
+files val*.parquet.
 
 --corpus takes words, and pairs of words, of up to 6 letters from the English side of the embedded phrasebook; no text
 is in two of the three parts.

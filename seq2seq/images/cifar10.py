@@ -1,27 +1,16 @@
-"""CIFAR-10 as images with the names of their classes, from its binary files or from the hub's parquet files."""
+"""CIFAR-10 as images with the names of their classes, from the hub's parquet files."""
 
 from __future__ import annotations
 
 import io
 import json
-import lzma
-import re
-import tarfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 
 from seq2seq.images.lines import size_of, write_image, write_splits
-from seq2seq.system.files import read_file
 from seq2seq.system.packages import require
-
-SIDE = 32
-_RECORD = 1 + 3 * SIDE * SIDE  # a label, then all red, all green and all blue values, row by row
-_NAMES = "batches.meta.txt"
-_LARGEST = 2**26  # bytes of a file in an archive; a batch has 31 million
 
 # Names of images and labels in data sets of the hub.
 _IMAGES = ("img", "image")
@@ -34,8 +23,8 @@ def write_corpus(source: Path, folder: Path, *, held_out: int, seed: int) -> dic
     """Write train, valid and test images (.png64) with the names of their classes (.en).
 
     Args:
-        source: The binary version, as an archive (.tar.gz) or a folder, or a folder with parquet files whose names
-            begin with train, test and perhaps val, each with a column of images and one of labels.
+        source: A folder with parquet files whose names begin with train, test and perhaps val, each with a column of
+            images and one of labels.
         held_out: Number of training images that become the validation images, if `source` has none.
         seed: Seed of their choice.
 
@@ -43,10 +32,17 @@ def write_corpus(source: Path, folder: Path, *, held_out: int, seed: int) -> dic
         The number of images of each split.
 
     Raises:
-        ValueError: `source` is none of these, or its files are damaged, or its images differ in size.
+        ValueError: `source` has no such files, or they are damaged, or its images differ in size.
     """
-    train, test = (list(_examples(source, split)) for split in ("train", "test"))
-    valid = [example for table in _tables(source, "val") for example in _of_parquet(table)]
+    train, valid, test = (
+        [example for table in sorted(source.rglob(f"{split}*.parquet")) for example in _of_parquet(table)]
+        for split in ("train", "val", "test")
+    )
+    if not train or not test:
+        raise ValueError(
+            f"--cifar10 {source}: give a folder with files train-*.parquet and test-*.parquet of images, as the hub "
+            "has CIFAR-10 in uoft-cs/cifar10"
+        )
     splits = {"train": train, "valid": valid, "test": test}
     _require_one_size(splits, source)
     if not valid:
@@ -66,63 +62,6 @@ def _require_one_size(splits: Mapping[str, Sequence[Example]], source: Path) -> 
             if len(sizes) > 1:
                 found = " and ".join(f"{name} has {width} x {height}" for (width, height), name in sizes.items())
                 raise ValueError(f"--cifar10 {source}: {found} pixels: scale or crop all images to one size")
-
-
-def _tables(source: Path, split: str) -> list[Path]:
-    """List the parquet files of a split, if `source` is a folder with such files."""
-    return sorted(source.rglob(f"{split}*.parquet")) if source.is_dir() else []
-
-
-def _examples(source: Path, split: str) -> Iterator[Example]:
-    if not source.exists():
-        raise ValueError(f"--cifar10 {source}: no such file or folder")
-    if tables := _tables(source, split):
-        for table in tables:
-            yield from _of_parquet(table)
-        return
-    files = _binary_files(source, split)
-    if _NAMES not in files or len(files) < (6 if split == "train" else 2):
-        raise ValueError(
-            f"--cifar10 {source}: there are no {split} images of CIFAR-10, or not all batches; give "
-            "cifar-10-binary.tar.gz (the binary version, not the Python version), its folder, or a folder with the "
-            "hub's files train-*.parquet and test-*.parquet"
-        )
-    names = [_as_word(name) for name in files.pop(_NAMES).decode().split("\n") if name.strip()]
-    for name, data in sorted(files.items()):
-        yield from _of_binary(data, names, name)
-
-
-def _binary_files(source: Path, split: str) -> dict[str, bytes]:
-    """Read the names of classes and the batches of a split, by file name."""
-    wanted = re.compile(rf"{re.escape(_NAMES)}|{'data_batch_[1-5]' if split == 'train' else 'test_batch'}\.bin")
-    if source.is_dir():
-        return {path.name: read_file(path) for path in sorted(source.rglob("*")) if wanted.fullmatch(path.name)}
-    found = {}
-    try:
-        with tarfile.open(source) as archive:
-            for member in archive:
-                name = PurePosixPath(member.name).name
-                # Members are read into memory and never extracted: an archive may name any path
-                if wanted.fullmatch(name) and member.isfile() and member.size <= _LARGEST:
-                    file: Any = archive.extractfile(member)
-                    found[name] = file.read()
-    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        raise ValueError(
-            f"--cifar10 {source} is not an archive that can be read ({error}): download it again"
-        ) from None
-    return found
-
-
-def _of_binary(data: bytes, names: list[str], file: str) -> Iterator[Example]:
-    if not data or len(data) % _RECORD:
-        raise ValueError(f"--cifar10: {file} has {len(data):,} bytes, not a multiple of {_RECORD}: download it again")
-    records = np.frombuffer(data, dtype=np.uint8).reshape(-1, _RECORD)
-    if records[:, 0].max() >= len(names):
-        raise ValueError(f"--cifar10: {file} has class {records[:, 0].max()}, but {_NAMES} has {len(names)} names")
-    # (N, color, row, column) -> (N, row, column, color)
-    pixels = records[:, 1:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
-    for label, image in zip(records[:, 0], pixels, strict=True):
-        yield write_image(image), names[label]
 
 
 def _of_parquet(path: Path) -> Iterator[Example]:

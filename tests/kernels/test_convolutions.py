@@ -39,11 +39,7 @@ from seq2seq.mixers.lightconv import LightConv
 
 # Compiling takes seconds a case
 REPRESENTATIVE = {
-    "test_compiled_function_is_eager": (),
-    "test_other_lengths_recompile_once": ["dynamicconv"],
-    "test_compiled_mixer_is_eager": ["causal-DynamicConv"],
     "test_autocast_changes_nothing_inside": ["dynamicconv"],
-    "test_export": ["DynamicConv"],
     "test_function_is_its_reference": [
         f"{shape}-{op}" for shape in ("(2, 5, 2, 3, 3)", "(2, 150, 2, 2, 5)") for op in ("dynamicconv", "lightconv")
     ]
@@ -57,6 +53,8 @@ EXHAUSTIVE = {
     "test_processes_are_one_with_the_joined_batch",
     "test_export",
     "test_other_lengths_recompile_once",
+    "test_compiled_function_is_eager",
+    "test_compiled_mixer_is_eager",
 }
 
 every_op = pytest.mark.parametrize("op", ["dynamicconv", "dynamicconv-unnormalized", "lightconv", "lightconv-glu"])

@@ -18,8 +18,6 @@ from seq2seq.kernels.band_matrix import (
     BLOCK,
     band_conv,
     left_padding,
-    skew,
-    unskew,
 )
 from seq2seq.kernels.conv_step import conv_step
 from seq2seq.kernels.conv_step.reference import conv_step_reference
@@ -140,35 +138,12 @@ def test_blocks_change_nothing(causal):
         same_with_gradients(band_conv(x, weights, left=left, block=block), whole, [x, weights])
 
 
-def test_unskew_is_the_inverse_of_skew():
-    rows = torch.randn(3, 5, 4)
-    assert torch.equal(unskew(skew(rows)), rows)
-    off_the_band = torch.where(skew(torch.ones_like(rows)) == 0, 9.0, skew(rows))
-    assert torch.equal(unskew(off_the_band), rows)
-
-
-def test_skew_by_hand():
-    rows = torch.tensor([[1, 2], [3, 4], [5, 6]])
-    assert skew(rows).tolist() == [[1, 2, 0, 0], [0, 3, 4, 0], [0, 0, 5, 6]]
-
-
 @both_forms
 def test_bfloat16_keeps_its_type(causal):
     x, logits = torch.randn(2, 150, 4).bfloat16(), torch.randn(2, 150, 2, 7)
     y = dynamicconv(x, logits, causal=causal)
     assert y.dtype == torch.bfloat16
     torch.testing.assert_close(y.float(), dynamicconv(x.float(), logits, causal=causal), atol=5e-2, rtol=5e-2)
-
-
-def test_short_sequences_are_softmax_first():
-    """At T < K the taps inside the sequence keep their share of a softmax over all K: they sum to less than 1."""
-    length, taps = 5, 31
-    logits = torch.randn(1, length, 1, taps, dtype=torch.float64)
-    sums = dynamicconv(torch.ones(1, length, 1, dtype=torch.float64), logits, causal=True)[0, :, 0]
-    shares = logits[0, :, 0].softmax(-1)
-    for t in range(length):
-        same(sums[t], shares[t, taps - 1 - t :].sum())
-    assert (sums < 1 - 1e-3).all()
 
 
 @every_kernel
@@ -184,24 +159,6 @@ def test_step_is_the_last_position(taps):
             past = heads_first(values, 2), owner, position
             same(conv_step(*past, logits[:, -1], softmax=True)[row], dynamicconv(*pair, causal=True)[0, -1])
             same(conv_step(*past, weights[None], softmax=False)[row], lightconv(pair[0], weights, causal=True)[0, -1])
-
-
-@every_kernel
-def test_step_from_slots_that_are_written_in_turns(taps):
-    """K slots with an ancestry of K + 2 give the same result as slots for all positions."""
-    length = 3 * taps + 5
-    values, weights = draw(2, length, 3, 4), draw(1, 2, taps).detach()
-    owner, position = torch.randint(3, (6, length)), torch.randint(taps, length, (6,))
-    # One hypothesis at a time, because their positions differ
-    for row in range(6):
-        last = int(position[row])
-        turns, rows = torch.full((2, taps, 3, 4), 1e3, dtype=values.dtype), torch.zeros(6, taps + 2).long()
-        for time in range(max(0, last - taps + 1), last + 1):
-            turns[:, time % taps] = values[:, time].detach()
-            rows[:, time % (taps + 2)] = owner[:, time]
-        whole = conv_step(heads_first(values.detach(), 2), owner, position, weights, softmax=False)[row]
-        now = position.clamp(min=last, max=last)
-        same(conv_step(heads_first(turns, 2), rows, now, weights, softmax=False)[row], whole)
 
 
 @every_kernel

@@ -10,26 +10,13 @@ import torch
 from composed import lengths_mask
 from exact import array, wide
 from test_conformance import close
-from torch import Tensor, nn
+from torch import nn
 
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.reference import attention_reference
 from seq2seq.mixers.attention import Attention, rotate
 
 # ---- rotary
-
-
-def test_rotary_scores_depend_on_offsets_only():
-    """rotate(q, m)'rotate(k, n) is the same for any two positions as far apart, in each head."""
-    q, k, here = wide(5, 12), wide(5, 12), torch.randint(0, 500, (2, 5))
-    there = here + torch.randint(0, 500, (5,))
-
-    def scores(positions: Tensor) -> Tensor:
-        turned = (rotate(x, p, 4).unflatten(-1, (3, 4)) for x, p in zip((q, k), positions, strict=True))
-        return torch.einsum("phd,phd->ph", *turned)
-
-    torch.testing.assert_close(scores(here), scores(there), atol=1e-11, rtol=1e-10)
-    assert not torch.allclose(scores(here), scores(here.flip(0) + torch.arange(5)))
 
 
 def test_rotation_by_hand():
@@ -79,19 +66,6 @@ def test_grouped_queries_are_attention_with_repeated_heads(groups, causal):
         assert torch.equal(found, expected)
     # The cache is only as wide as the shared keys
     assert not causal or all(part.values.shape[1] == groups for part in mixer.empty_state(3, 7))
-
-
-def test_multi_query_by_hand():
-    """One key and value head for all (Shazeer 2019)."""
-    mixer, x = Attention(dim=12, causal=True, num_heads=3, num_kv_heads=1).double(), wide(1, 5, 12)
-    inner = array(x[0]) @ array(mixer.qkv.weight).T
-    assert inner.shape == (5, 20)
-    keys, values, mixed = inner[:, 12:16], inner[:, 16:], np.zeros((5, 12))
-    for h in range(3):
-        for t in range(5):
-            energy = np.exp(keys[: t + 1] @ inner[t, 4 * h : 4 * h + 4] / 2)
-            mixed[t, 4 * h : 4 * h + 4] = energy / energy.sum() @ values[: t + 1]
-    np.testing.assert_allclose(array(mixer(x, lengths_mask([5]))[0]), mixed @ array(mixer.out.weight).T, atol=1e-12)
 
 
 def test_defaults_are_what_they_were():

@@ -71,26 +71,6 @@ def sentences(mixer: SelfMixer) -> list[tuple[Tensor, Tensor, Tensor]]:
 
 
 @either_form
-def test_embedded_gaussian_is_unscaled_attention(causal):
-    """It equals attention whose queries are larger by sqrt(d), which the scale cancels."""
-    mixer, attention = make(NonLocal, causal), make(Attention, causal)
-    q, k = mixer.qk.weight.chunk(2)
-    copy(
-        attention,
-        **{"qkv.weight": torch.cat([q * HEAD_DIM**0.5, k, mixer.value.weight]), "out.weight": mixer.out.weight},
-    )
-    agree(mixer, attention)
-
-
-@either_form
-def test_embedded_gaussian_is_torchs_attention_with_scale_one(causal):
-    mixer, x = make(NonLocal, causal), wide(3, 8, WIDTH)
-    q, k, v = heads(x @ mixer.qk.weight[:WIDTH].t()), heads(x @ mixer.qk.weight[WIDTH:].t()), heads(mixer.value(x))
-    y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=1.0)
-    exact(mixer(x, lengths_mask([8] * 3)), mixer.out(y.transpose(1, 2).flatten(2)))
-
-
-@either_form
 @pytest.mark.parametrize("pairwise", PAIRWISE)
 def test_pairwise_by_hand(pairwise, causal):
     """f(x_i, x_j) pair by pair, divided by its sum or by the number of positions that are seen."""
@@ -131,27 +111,6 @@ def test_shortconv_is_grouped_conv1d(causal):
         exact(shortconv(x, weight, causal=causal), expected)
 
 
-def delta(mixer: SelfMixer) -> Tensor:
-    """Kernels that change nothing."""
-    weight = torch.zeros_like(mixer.weight)
-    weight[:, mixer.kernel_size - 1 if mixer.causal else mixer.kernel_size // 2] = 1.0
-    return weight
-
-
-@either_form
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [(PreconvAttention, {}), (PreconvAttention, {"values": True}), (PostconvAttention, {})],
-    ids=["before", "before, with values", "after"],
-)
-def test_convolved_by_a_delta_is_attention(kind, settings, causal):
-    for taps in (1, 2, 3, 6):
-        mixer, attention = make(kind, causal, kernel_size=taps, **settings), make(Attention, causal)
-        copy(mixer, weight=delta(mixer))
-        copy(attention, **{"qkv.weight": mixer.qkv.weight, "out.weight": mixer.out.weight})
-        agree(mixer, attention)
-
-
 @either_form
 @pytest.mark.parametrize("values", [False, True])
 def test_preconv_by_hand(values, causal):
@@ -169,7 +128,7 @@ def test_preconv_by_hand(values, causal):
 
 @either_form
 @pytest.mark.parametrize("taps", [1, 3, 4, 13])
-def test_postconv_convolves_the_weights(taps, causal):
+def test_postconv_of_weights_by_hand(taps, causal):
     """The attention matrix itself, convolved along the keys by torch: the fast path never has it."""
     mixer = make(PostconvAttention, causal, kernel_size=taps)
     left = taps - 1 if causal else taps // 2
@@ -186,7 +145,7 @@ def test_postconv_convolves_the_weights(taps, causal):
 
 @either_form
 @pytest.mark.parametrize("taps", [1, 3, 4, 13])
-def test_postconv_convolves_the_scores(taps, causal):
+def test_postconv_of_scores_by_hand(taps, causal):
     """Each score is a sum over the scores of neighboring keys of the sentence, one product after another."""
     mixer = make(PostconvAttention, causal, kernel_size=taps, of="scores")
     left = taps - 1 if causal else taps // 2
@@ -242,31 +201,11 @@ def test_preconv_normalizes_real_positions_by_their_own_statistics():
     exact(mixer.norm.variance, torchs.running_var)
 
 
-@pytest.mark.parametrize("kind", [PreconvAttention, PostconvAttention])
-def test_order_matters_without_positions(kind):
-    """The last position depends on the order of its past, unlike in attention."""
-    mixer, attention = make(kind, True), make(Attention, True)
-    x, mask = wide(1, 8, WIDTH), lengths_mask([8])
-    order = [*torch.randperm(7).roll(1).tolist(), 7]
-    if order == list(range(8)):
-        order[:2] = [1, 0]
-    exact(attention(x, mask)[:, -1], attention(x[:, order], mask)[:, -1])
-    assert (mixer(x, mask)[:, -1] - mixer(x[:, order], mask)[:, -1]).abs().max() > 1e-4
-
-
 # ---- lower resolution, lower rank
 
 
 @either_form
-def test_pyramid_of_single_positions_is_attention(causal):
-    mixer, attention = make(Pyramid, causal, reduction=1), make(Attention, causal)
-    qkv = torch.cat([mixer.query.weight, mixer.key_value.weight])
-    copy(attention, **{"qkv.weight": qkv, "out.weight": mixer.out.weight})
-    agree(mixer, attention)
-
-
-@either_form
-@pytest.mark.parametrize("size", [2, 3, 20])
+@pytest.mark.parametrize("size", [1, 2, 3, 20])
 def test_pyramid_by_hand(size, causal):
     """Each position gathers all blocks of the sentence, or the past blocks and the part of its own block so far."""
     mixer = make(Pyramid, causal, reduction=size)

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from composed import lengths_mask
 from conftest import jiggle
-from test_attention_forms import HEAD_DIM, HEADS, WIDTH, either_form, exact, heads, make, sentences, wide
+from test_attention_forms import HEAD_DIM, HEADS, WIDTH, either_form, heads, make, sentences, wide
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from seq2seq.kernels.gated_delta import gated_delta
 from seq2seq.kernels.gated_delta.reference import gated_delta_reference
-from seq2seq.kernels.retention import retention, retention_parallel
+from seq2seq.kernels.retention import retention
 from seq2seq.kernels.retention.reference import retention_reference
 from seq2seq.mixers.gated_delta import GatedDelta
 from seq2seq.mixers.linear_attention import EPSILON, LinearAttention
@@ -45,17 +45,6 @@ def test_two_forms_of_retention_agree(length, fades):
         torch.testing.assert_close(form, forms[0], atol=1e-10, rtol=1e-10)
         for one, other in zip(gradient, gradients[0], strict=True):
             torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
-
-
-def test_retention_by_hand():
-    """Two positions, in numbers: y_2 = gamma (q_2 . k_1) v_1 + (q_2 . k_2) v_2; both ways y_1 sees k_2 too."""
-    q = torch.tensor([[1.0, 2.0], [3.0, -1.0]]).double()[None, None]
-    k = torch.tensor([[2.0, 0.0], [1.0, 1.0]]).double()[None, None]
-    v = torch.tensor([[10.0], [100.0]]).double()[None, None]
-    decay = torch.tensor([0.5]).double()
-    exact(retention(q, k, v, decay=decay).flatten(), torch.tensor([20.0, 0.5 * 60 + 200]).double())
-    both = retention_parallel(q, k, v, decay=decay).flatten()
-    exact(both, torch.tensor([20 + 0.5 * 300, 0.5 * 60 + 200]).double())
 
 
 @either_form
@@ -135,30 +124,6 @@ def test_delta_rule_survives_forgetting_everything():
     found = gated_delta(q, k, v, log_decay - 200.0, rate)
     alone = rate[..., None] * (q * k).sum(-1, keepdim=True) * v
     torch.testing.assert_close(found, alone, atol=1e-5, rtol=1e-5)
-
-
-def test_delta_rule_without_a_rate_remembers_nothing():
-    q, k, v, log_decay, rate = rules(90)
-    assert not gated_delta(q, k, v, log_decay, torch.zeros_like(rate)).any()
-
-
-def test_delta_rule_with_orthonormal_keys_is_linear_attention():
-    """Nothing is ever replaced: with a = b = 1 the sum over the past of (q . k_j) v_j."""
-    length = 12
-    q, _, v = parts(length, width=length)
-    k = torch.linalg.qr(wide(2, 2, length, length))[0]
-    a, b = torch.zeros(2, 2, length).double(), torch.ones(2, 2, length).double()
-    expected = (q @ k.transpose(-1, -2)).tril() @ v
-    for chunk in (64, 5):
-        exact(gated_delta(q, k, v, a, b, chunk=chunk), expected)
-
-
-def test_delta_rule_replaces_what_it_holds_for_a_key():
-    """With one key for all and b = 1, only the last value is remembered; linear attention sums all values."""
-    q, k, v, _, rate = rules(70)
-    k = k[:, :, :1].expand_as(k)
-    found = gated_delta(q, k, v, torch.zeros_like(rate), torch.ones_like(rate))
-    exact(found, (q * k).sum(-1, keepdim=True) * v)
 
 
 def gated_delta_by_hand(mixer: GatedDelta, x: Tensor) -> Tensor:

@@ -182,10 +182,11 @@ def test_bahdanau_refuses_what_it_does_not_know():
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("glu", [True, False])
+@pytest.mark.parametrize("softmax", [True, False])
 @pytest.mark.parametrize("kind", [LightConv, DynamicConv])
-def test_convolution_by_hand(kind, glu, causal):
+def test_convolution_by_hand(kind, softmax, glu, causal):
     """One sum per position and channel; the taps outside the sentence keep their share of the softmax."""
-    mixer = jiggle(kind(dim=6, causal=causal, num_heads=3, kernel_size=4, glu=glu).double()).eval()
+    mixer = jiggle(kind(dim=6, causal=causal, num_heads=3, kernel_size=4, glu=glu, softmax=softmax).double()).eval()
     x, lengths = wide(2, 5, 6), [5, 3]
     y = mixer(x, lengths_mask(lengths))
     left = 3 if causal else 2
@@ -195,7 +196,7 @@ def test_convolution_by_hand(kind, glu, causal):
         mixed = np.zeros((length, 6))
         for t in range(length):
             logits = array(mixer.weight) if kind is LightConv else (array(mixer.kernel.weight) @ z[t]).reshape(3, 4)
-            weights = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+            weights = np.exp(logits) / np.exp(logits).sum(1, keepdims=True) if softmax else logits
             for c in range(6):
                 taps = [k for k in range(4) if 0 <= t + k - left < length]
                 mixed[t, c] = sum(weights[c // 2, k] * z[t + k - left, c] for k in taps)

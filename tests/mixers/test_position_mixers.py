@@ -16,7 +16,6 @@ from seq2seq.mixers.average import Average
 from seq2seq.mixers.full_mlp import FullMLP
 from seq2seq.mixers.gmlp import GatedMLP
 from seq2seq.mixers.identity import Identity
-from seq2seq.mixers.lightconv import LightConv
 from seq2seq.mixers.local_mlp import LocalMLP
 from seq2seq.mixers.lowrank_mlp import LowRankMLP
 from seq2seq.mixers.mlp import MLP, PositionMatrix
@@ -62,24 +61,6 @@ def test_gmlp_by_its_definition(causal):
 
 
 @both_forms
-@pytest.mark.parametrize("taps", [2 * LENGTH - 1, 2 * LENGTH + 2])
-def test_mlp_with_a_toeplitz_matrix_is_lightconv(taps, causal):
-    """A kernel that covers every offset, written out as a matrix for each head."""
-    light = made(LightConv, causal=causal, num_heads=3, kernel_size=taps, glu=False)
-    mlp = made(MLP, causal=causal, num_heads=3, max_len=LENGTH)
-    mlp.inner.load_state_dict({"weight": light.inner.weight})
-    mlp.out.load_state_dict(light.out.state_dict())
-    left = taps - 1 if causal else taps // 2
-    with torch.no_grad():
-        light.inner.bias.zero_()
-        for i in range(LENGTH):
-            for j in range(i + 1 if causal else LENGTH):
-                mlp.positions.weight[:, i, j] = light.weight.softmax(-1)[:, j - i + left]
-    x = sequences()
-    exactly(mlp(x, MASK), light(x, MASK))
-
-
-@both_forms
 @pytest.mark.parametrize("window", [1, 4, 5, 20])
 def test_local_mlp_by_its_definition(window, causal):
     """One position, one tap after another."""
@@ -95,26 +76,13 @@ def test_local_mlp_by_its_definition(window, causal):
 
 
 @both_forms
-def test_lowrank_mlp_is_an_mlp_of_that_rank(causal):
-    """Write out M = A B."""
-    low = made(LowRankMLP, causal=causal, num_heads=3, max_len=9, rank=2)
-    mlp = made(MLP, causal=causal, num_heads=3, max_len=9)
-    mlp.load_state_dict(
-        {
-            **{k: v for k, v in low.state_dict().items() if k not in ("read", "write")},
-            "positions.weight": low.write @ low.read,
-        }
-    )
-    x = sequences()
-    exactly(low(x, MASK), mlp(x, MASK))
-
-
-@both_forms
+@pytest.mark.parametrize("nonlinear", [False, True])
 @pytest.mark.parametrize("mix_channels", [False, True])
-def test_nonlinear_lowrank_mlp_by_its_definition(causal, mix_channels):
+def test_lowrank_mlp_by_its_definition(causal, mix_channels, nonlinear):
     """One position and channel after another; a causal position sees the slots as they are after it."""
-    mixer = made(LowRankMLP, causal=causal, num_heads=3, max_len=9, rank=2, nonlinear=True, mix_channels=mix_channels)
-    x = sequences()
+    given = {"max_len": 9, "rank": 2, "nonlinear": nonlinear, "mix_channels": mix_channels}
+    mixer, x = made(LowRankMLP, causal=causal, num_heads=3, **given), sequences()
+    activation = F.gelu if nonlinear else lambda value: value
     z = mixer.inner(x) * MASK[:, :, None]
     y = torch.zeros_like(z)
     for i in range(LENGTH):
@@ -124,10 +92,10 @@ def test_nonlinear_lowrank_mlp_by_its_definition(causal, mix_channels):
             for slot in range(2):
                 if mix_channels:
                     value = sum(z[:, j] @ mixer.read[j, slot] for j in past)
-                    y[:, i, c] += mixer.write[i, c, slot] * F.gelu(value)
+                    y[:, i, c] += mixer.write[i, c, slot] * activation(value)
                 else:
                     value = sum(z[:, j, c] * mixer.read[head, slot, j] for j in past)
-                    y[:, i, c] += mixer.write[head, i, slot] * F.gelu(value)
+                    y[:, i, c] += mixer.write[head, i, slot] * activation(value)
     exactly(mixer(x, MASK), mixer.out(y))
 
 

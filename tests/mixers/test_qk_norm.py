@@ -51,13 +51,3 @@ def test_cross_attention_by_hand():
     weights = mixer.read_weights(x, mixer.project(memory, mask))  # (1, H, T, S)
     read = weights.double() @ v.unflatten(-1, (3, -1)).transpose(0, 1)
     torch.testing.assert_close(mixer.out(read.transpose(1, 2).flatten(-2))[0], found, rtol=1e-5, atol=1e-6)
-
-
-def test_scores_do_not_grow_with_the_weights():
-    mixer, x = jiggled(NormalizedAttention(dim=8, causal=True, num_heads=2)), torch.randn(2, 6, 8).double()
-    mask = torch.ones(2, 6).bool()
-    before = mixer(x, mask)
-    with torch.no_grad():
-        mixer.qkv.weight[:16] *= 1000  # queries and keys, not values
-    # Up to the small constant under the root
-    torch.testing.assert_close(mixer(x, mask), before, rtol=1e-4, atol=1e-4)

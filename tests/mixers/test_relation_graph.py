@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from composed import TINY, config, lengths_mask
+from composed import TINY, config
 from conftest import jiggle
 from exact import DIM, LENGTHS, MASK, both_forms, exactly, made, sequences
 from torch import Tensor, nn
@@ -16,12 +16,9 @@ from seq2seq.mixers.attention import Attention
 from seq2seq.mixers.batch_norm import BatchNorm
 from seq2seq.mixers.conv import Conv
 from seq2seq.mixers.criss_cross import CrissCross
-from seq2seq.mixers.depthwise import Depthwise
 from seq2seq.mixers.dynamic_depthwise import DynamicDepthwise
-from seq2seq.mixers.full_mlp import FullMLP
 from seq2seq.mixers.inhomogeneous_depthwise import InhomogeneousDepthwise
 from seq2seq.mixers.interlaced import Interlaced
-from seq2seq.mixers.lowrank_mlp import LowRankMLP
 from seq2seq.mixers.pyramid import Pyramid
 from seq2seq.mixers.relative_bias import RelativeBias
 from seq2seq.mixers.resolutions import Resolutions
@@ -29,11 +26,12 @@ from seq2seq.network.build import build_model
 
 
 @both_forms
+@pytest.mark.parametrize("glu", [True, False])
 @pytest.mark.parametrize("taps", [1, 4, 11])
-def test_inhomogeneous_kernels_by_hand(taps, causal):
+def test_inhomogeneous_kernels_by_hand(taps, glu, causal):
     """One position, one tap after another."""
-    mixer, x = made(InhomogeneousDepthwise, causal=causal, kernel_size=taps, rank=3), sequences()
-    z = F.glu(mixer.inner(x), -1)
+    mixer, x = made(InhomogeneousDepthwise, causal=causal, kernel_size=taps, rank=3, glu=glu), sequences()
+    z = F.glu(mixer.inner(x), -1) if glu else mixer.inner(x)
     kernels = mixer.weight(F.gelu(mixer.squeeze(z))).unflatten(-1, (taps, -1))  # (B, T, K, D)
     left = taps - 1 if causal else taps // 2
     y = torch.zeros_like(z)
@@ -43,21 +41,6 @@ def test_inhomogeneous_kernels_by_hand(taps, causal):
                 if 0 <= t + k - left < length:
                     y[row, t] += kernels[row, t, k] * z[row, t + k - left]
     exactly(mixer(x, MASK), mixer.out(y))
-
-
-@both_forms
-@pytest.mark.parametrize("glu", [True, False])
-def test_inhomogeneous_kernels_of_a_constant_prediction_are_depthwise(glu, causal):
-    """V = 0 leaves w_0 for every position."""
-    mixer = made(InhomogeneousDepthwise, causal=causal, kernel_size=5, glu=glu)
-    plain = made(Depthwise, causal=causal, kernel_size=5, glu=glu)
-    plain.inner.load_state_dict(mixer.inner.state_dict())
-    plain.out.load_state_dict(mixer.out.state_dict())
-    with torch.no_grad():
-        mixer.weight.weight.zero_()
-        plain.weight.copy_(mixer.weight.bias.unflatten(0, (5, -1)).t())
-    x = sequences()
-    exactly(mixer(x, MASK), plain(x, MASK))
 
 
 def scores(q: Tensor, k: Tensor, heads: int) -> Tensor:
@@ -100,16 +83,6 @@ def test_criss_cross_is_attention_under_a_mask(width, causal):
 
 
 @both_forms
-@pytest.mark.parametrize("width", [1, 7, 11])
-def test_criss_cross_of_one_line_is_attention(width, causal):
-    """On a single row or a single column, criss-cross attention is attention."""
-    mixer, x = made(CrissCross, causal=causal, num_heads=2, grid_width=width), sequences()
-    plain = made(Attention, causal=causal, num_heads=2)
-    plain.load_state_dict(mixer.state_dict())
-    exactly(mixer(x, MASK), plain(x, MASK))
-
-
-@both_forms
 @grids
 def test_interlaced_is_the_product_of_two_masked_attentions(width, causal):
     mixer, x = made(Interlaced, causal=causal, num_heads=3, grid_width=width), sequences()
@@ -117,22 +90,6 @@ def test_interlaced_is_the_product_of_two_masked_attentions(width, causal):
     row, column = lines(x.shape[1], width, causal)
     matrix = weights(scores(row_q, row_k, 3), row) @ weights(scores(q, k, 3), column)
     exactly(mixer(x, MASK), mixer.out(mix(matrix, v)))
-
-
-def test_interlaced_with_even_weights_is_a_kronecker_product():
-    """Without queries M = R C = (I x A_w)(A_h x I) = A_h x A_w, A_n the n x n matrix of 1 / n."""
-    rows, width = 2, 3
-    mixer = made(Interlaced, causal=False, num_heads=2, grid_width=width)
-    with torch.no_grad():
-        mixer.inner.weight[: 4 * DIM] = 0.0
-    x = torch.randn(1, rows * width, DIM, dtype=torch.float64)
-    even = [torch.full((n, n), 1 / n, dtype=torch.float64) for n in (rows, width)]
-    block_diagonal = torch.kron(torch.eye(rows).double(), even[1])
-    strided = torch.kron(even[0], torch.eye(width).double())
-    matrix = torch.kron(*even)
-    torch.testing.assert_close(block_diagonal @ strided, matrix)
-    v = x @ mixer.inner.weight[4 * DIM :].t()
-    torch.testing.assert_close(mixer(x, lengths_mask([rows * width])), mixer.out(matrix @ v))
 
 
 @pytest.mark.parametrize("preset", ["criss_cross", "interlaced"])
@@ -216,17 +173,6 @@ def test_forms_of_the_convolution_by_hand(given, taps, causal):
     exactly(mixer(x, MASK), (mixer.out(y) if mixer.out else y) + mixer.bias)
 
 
-def test_a_circular_convolution_is_the_matrix_of_the_paper():
-    """Equation 10 of Han et al.: a_1, a_2, a_3 run around each row, with a_2 on the diagonal."""
-    mixer = Conv(dim=1, causal=False, kernel_size=3, circular=True).double()
-    a1, a2, a3 = mixer.weight[0, 0]
-    zero = torch.zeros_like(a1)
-    rows = [[a2, a3, zero, zero, a1], [a1, a2, a3, zero, zero], [zero, a1, a2, a3, zero], [zero, zero, a1, a2, a3]]
-    matrix = torch.stack([torch.stack(row) for row in [*rows, [a3, zero, zero, a1, a2]]])
-    x = torch.randn(1, 5, 1, dtype=torch.float64)
-    torch.testing.assert_close(mixer(x), matrix @ x + mixer.bias)
-
-
 def test_impossible_convolutions_are_refused():
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"groups": 4}, "dim 6 is not divisible by groups 4"),
@@ -242,21 +188,6 @@ def test_impossible_convolutions_are_refused():
 
 
 # ------------------------------------------------------------------ low rank
-
-
-@both_forms
-def test_a_low_rank_matrix_over_positions_and_channels_is_a_full_mlp(causal):
-    """M_ij = A_i B_j for each pair of positions."""
-    low = made(LowRankMLP, causal=causal, num_heads=3, max_len=9, rank=2, mix_channels=True)
-    full = made(FullMLP, causal=causal, max_len=9)
-    full.inner.load_state_dict(low.inner.state_dict())
-    full.out.load_state_dict(low.out.state_dict())
-    with torch.no_grad():
-        for i in range(9):
-            for j in range(9):
-                full.weight[i, :, j] = low.write[i] @ low.read[j]
-    x = sequences()
-    exactly(low(x, MASK), full(x, MASK))
 
 
 @both_forms

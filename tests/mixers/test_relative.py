@@ -16,13 +16,11 @@ from test_taps import at_taps
 from torch import Tensor, nn
 
 from seq2seq.kernels.relative_positions import extents, offsets
-from seq2seq.mixers.attention import Attention
 from seq2seq.mixers.quadratic import Quadratic
 from seq2seq.mixers.relative import Relative
 from seq2seq.mixers.relative_bias import RelativeBias
 from seq2seq.network.introspection import freeze_mixing
 from seq2seq.network.mixer import SelfMixer
-from seq2seq.network.pooling import Pooling
 
 
 def place(p: int, grid_width: int | None) -> list[int]:
@@ -96,22 +94,6 @@ def test_relative_by_hand(causal, grid_width, encoding, with_content, biases):
         np.testing.assert_allclose(array(y[row, :length]), expected, atol=1e-11)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_relative_without_biases_is_theta_d_plus_theta(causal):
-    """w = (Theta_d + Theta) x_i of Han et al. 2022: rows of P_k'P_q by content, and a static row for each offset."""
-    mixer = jiggle(Relative(dim=8, causal=causal, num_heads=1, max_offset=9, biases=False)).double()
-    x = wide(6, 8)
-    p_q, p_k, p_v = mixer.inner.weight.split(8)
-    expected = torch.zeros_like(x)
-    for i in range(6):
-        seen = list(range(i + 1 if causal else 6))
-        theta_d = torch.stack([x[j] @ p_k.T @ p_q for j in seen])
-        theta = torch.stack([mixer.r[0, j - i + 9] @ mixer.place.weight.T @ p_q for j in seen])
-        w = ((theta_d + theta) @ x[i] / math.sqrt(8)).softmax(0)
-        expected[i] = mixer.out(w @ x[seen] @ p_v.T)
-    torch.testing.assert_close(mixer(x[None], lengths_mask([6]))[0], expected, atol=1e-12, rtol=1e-12)
-
-
 def quadratic_score(mixer: Quadratic, x: np.ndarray) -> Any:
     """v'r_d with r_d = (|d|^2, d) and v = -a (1, -2 c), as in Cordonnier et al. 2020; the constant a |c|^2 left out."""
 
@@ -145,58 +127,6 @@ def test_quadratic_by_hand(causal, grid_width, head_dim, with_content):
 # ---- attention is a convolution
 
 
-@pytest.mark.parametrize("size", [(5, 3), (1, 5)])
-def test_attention_on_a_grid_is_a_convolution(size):
-    """K x K heads on h x w positions compute a whole Conv2d, the border repeated outside, by the same code."""
-    half = torch.tensor(size) // 2
-    conv = nn.Conv2d(4, 4, size, padding=tuple(half.tolist()), padding_mode="replicate", bias=False).double()
-    image = wide(2, 4, 6, 7)
-    taps = torch.tensor([*np.ndindex(size)])
-    mixer = at_taps(conv.weight, centers=taps - half, grid_width=7)
-    y = mixer(image.flatten(2).transpose(1, 2), lengths_mask([42, 42]))
-    torch.testing.assert_close(y.transpose(1, 2).unflatten(2, (6, 7)), conv(image), atol=1e-13, rtol=1e-12)
-
-
-def test_zero_padding_is_met_inside_and_on_a_framed_input():
-    """A zero-padded convolution is equal where no tap leaves the grid, and everywhere if zeros frame the input."""
-    conv = nn.Conv2d(3, 3, 3, padding=1, bias=False).double()
-    image = wide(1, 3, 5, 6)
-    expected = conv(image)
-
-    def attend(image: Tensor) -> Tensor:
-        size = image.shape[2:]
-        mixer = at_taps(conv.weight, grid_width=size[1])
-        y = mixer(image.flatten(2).transpose(1, 2), lengths_mask([size[0] * size[1]]))
-        return y.transpose(1, 2).unflatten(2, size)
-
-    inside = (..., slice(1, -1), slice(1, -1))
-    torch.testing.assert_close(attend(image)[inside], expected[inside], atol=1e-13, rtol=1e-12)
-    assert not torch.allclose(attend(image), expected)
-    torch.testing.assert_close(attend(F.pad(image, (1, 1, 1, 1)))[inside], expected, atol=1e-13, rtol=1e-12)
-
-
-@pytest.mark.parametrize("dilation", [1, 2, 5])
-@pytest.mark.parametrize("taps", [1, 3, 5])
-def test_with_zeros_outside_it_is_a_convolution_at_the_borders_too(taps, dilation):
-    """SAME padding, of each sentence of a padded batch."""
-    conv = nn.Conv1d(5, 5, taps, dilation=dilation, padding="same", bias=False).double()
-    x, lengths, mixer = wide(3, 9, 5), [9, 4, 1], at_taps(conv.weight, dilation=dilation, padding="zeros")
-    y = mixer(x, lengths_mask(lengths))
-    for row, length in enumerate(lengths):
-        expected = conv(x[row, :length].t()[None])[0].t()
-        torch.testing.assert_close(y[row, :length], expected, atol=1e-13, rtol=1e-12)
-
-
-@pytest.mark.parametrize("dilation", [1, 3])
-def test_causal_heads_with_zeros_outside_are_a_causal_convolution(dilation):
-    conv = nn.Conv1d(5, 5, 3, dilation=dilation, bias=False).double()
-    x = wide(2, 9, 5)
-    expected = conv(F.pad(x.transpose(1, 2), (2 * dilation, 0))).transpose(1, 2)
-    mixer = at_taps(conv.weight, causal=True, dilation=dilation, padding="zeros")
-    y = mixer(x, lengths_mask([9, 9]))
-    torch.testing.assert_close(y, expected, atol=1e-13, rtol=1e-12)
-
-
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize(("size", "dilation"), [(3, 1), (3, 2), (5, 1)])
 def test_the_whole_theorem_on_a_grid(size, dilation, stride):
@@ -209,21 +139,6 @@ def test_the_whole_theorem_on_a_grid(size, dilation, stride):
     half = dilation * (size // 2)
     expected = F.conv2d(image, conv.weight, stride=stride, padding=half, dilation=dilation)
     torch.testing.assert_close(F.max_pool2d(y, 1, stride=stride), expected, atol=1e-13, rtol=1e-12)
-
-
-@pytest.mark.parametrize("stride", [2, 3])
-def test_means_after_attention_are_a_stride_of_a_wider_kernel(stride):
-    """Means of n x n, as between the stages of an encoder: the kernel is wider by n - 1."""
-    conv = nn.Conv2d(3, 3, 3, padding="same", bias=False).double()
-    image = wide(2, 3, 6, 12)
-    x, mask = image.flatten(2).transpose(1, 2), lengths_mask([72, 72])
-    mixer = at_taps(conv.weight, grid_width=12, padding="zeros")
-    pooled, _ = Pooling((6, 12), stride)(mixer(x, mask), mask)
-    means = torch.full((3, 1, stride, stride), stride**-2, dtype=torch.float64)
-    wider = F.conv2d(conv.weight, means, padding=stride - 1, groups=3)
-    expected = F.conv2d(F.pad(image, (1, 1, 1, 1)), wider, stride=stride)
-    size = (6 // stride, 12 // stride)
-    torch.testing.assert_close(pooled.transpose(1, 2).unflatten(2, size), expected, atol=1e-13, rtol=1e-12)
 
 
 @pytest.mark.parametrize("sharpness", [0.004, 0.5, 3.1, 3.2, 46.0, 9000.0])
@@ -259,48 +174,7 @@ def test_settings_of_the_theorem_are_checked():
             Quadratic(**sizes, **wrong)
 
 
-def test_a_wide_head_is_a_mean():
-    """Sharpness 0: every position gets the mean of the sentence."""
-    mixer, x = Quadratic(dim=4, causal=False, num_heads=2).double(), wide(2, 6, 4)
-    with torch.no_grad():
-        mixer.log_sharpness.fill_(-math.inf)
-    y = mixer(x, lengths_mask([6, 3]))
-    expected = mixer.out(mixer.inner(x[1, :3]).mean(0))
-    torch.testing.assert_close(y[1, :3], expected.expand(3, 4), atol=1e-13, rtol=1e-12)
-
-
 # ---- where they meet plain attention, and each other
-
-
-def like_attention(mixer: Any) -> Attention:
-    """Attention with the mixer's projections."""
-    other = Attention(dim=mixer.dim, causal=mixer.causal, num_heads=mixer.num_heads).double()
-    own = mixer.qkv if isinstance(mixer, RelativeBias) else mixer.inner
-    other.load_state_dict({"qkv.weight": own.weight, "out.weight": mixer.out.weight})
-    return other
-
-
-SILENT: list[tuple[type[SelfMixer], dict[str, Any], list[str]]] = [
-    (Relative, {}, ["r", "u", "v"]),
-    (Relative, {"encoding": "sinusoidal"}, ["place.weight", "u"]),
-    (RelativeBias, {}, ["bias"]),
-    (Quadratic, {"content": True}, ["u"]),
-]
-
-
-@pytest.mark.parametrize(("causal", "grid_width"), [(True, None), (False, None), (False, 3)])
-@pytest.mark.parametrize(("kind", "given", "zero"), SILENT)
-def test_without_its_positions_it_is_attention(kind, given, zero, causal, grid_width):
-    given = {**given, "grid_width": grid_width} if kind is not RelativeBias else given
-    mixer = jiggle(kind(dim=8, causal=causal, num_heads=2, **given)).double()
-    with torch.no_grad():
-        for name in zero:
-            mixer.get_parameter(name).zero_()
-        if kind is Quadratic:
-            mixer.log_sharpness.fill_(-math.inf)
-    x, mask = wide(3, 8, 8), lengths_mask([8, 5, 1])
-    expected = like_attention(mixer)(x, mask)
-    torch.testing.assert_close(mixer(x, mask)[mask], expected[mask], atol=1e-12, rtol=1e-12)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -314,29 +188,6 @@ def test_bias_is_that_of_each_offset(causal):
     q, k, v = (part.view(1, 9, 2, 4).transpose(1, 2) for part in mixer.qkv(x).chunk(3, -1))
     y = ((q @ k.transpose(2, 3) / 2.0 + matrix).softmax(-1) @ v).transpose(1, 2).flatten(2)
     torch.testing.assert_close(mixer(x, lengths_mask([9])), mixer.out(y), atol=1e-12, rtol=1e-12)
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_quadratic_is_a_bias_of_a_certain_form(causal):
-    """The quadratic encoding, a table of biases -a (d - c)^2, and r_d = that number: three mixers, one matrix."""
-    quadratic = jiggle(Quadratic(dim=4, causal=causal, num_heads=2)).double()
-    table = RelativeBias(dim=4, causal=causal, num_heads=2, max_offset=9).double()
-    relative = Relative(dim=4, causal=causal, num_heads=2, max_offset=9, content=False).double()
-    d = torch.arange(-9, 1 if causal else 10)[:, None]
-    scores = -quadratic.sharpness * (d - quadratic.centers[:, 0]).square()  # (offsets, H)
-    with torch.no_grad():
-        table.bias.copy_(scores)
-        table.qkv.weight.copy_(F.pad(quadratic.inner.weight, (0, 0, 8, 0)))  # queries and keys are zero
-        table.out.weight.copy_(quadratic.out.weight)
-        relative.inner.load_state_dict(quadratic.inner.state_dict())
-        relative.out.load_state_dict(quadratic.out.state_dict())
-        relative.v.fill_(1.0)
-        relative.r.copy_(F.pad(scores * math.sqrt(2.0), (0, 2)))  # r_d holds each head's score, and
-        relative.place.weight.copy_(torch.tensor([[1.0, 0, 0, 0], [0] * 4, [0, 1.0, 0, 0], [0] * 4]))  # W_r finds it
-    x, mask = wide(2, 8, 4), lengths_mask([8, 5])
-    expected = quadratic(x, mask)[mask]
-    torch.testing.assert_close(table(x, mask)[mask], expected, atol=1e-12, rtol=1e-12)
-    torch.testing.assert_close(relative(x, mask)[mask], expected, atol=1e-12, rtol=1e-12)
 
 
 # ---- settings that no preset has

@@ -128,12 +128,6 @@ def test_dropout_is_on_the_sublayers_output():
     assert 0.4 < (added > 1).float().mean() < 0.6
 
 
-def test_a_residual_needs_equal_sizes():
-    with pytest.raises(ValueError, match="4 in and 6 out"):
-        Sublayer(f=nn.Identity(), dim=4, out_dim=6, norm="pre", dropout=0.0)
-    Sublayer(f=nn.Identity(), dim=4, out_dim=6, norm="pre", dropout=0.0, residual=False)
-
-
 def test_sinusoidal_positions_by_the_formula():
     positions = SinusoidalPositions(dim=10)
     for p in (0, 1, 7, 100, 3000):
@@ -168,10 +162,6 @@ def test_learned_positions_have_a_limit():
         embedding(torch.ones(2, 7, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"7 tokens exceeds the 6"):
         embedding.step(torch.ones(2, dtype=torch.int64), torch.tensor([3, 6]))
-
-
-def test_positions_by_name():
-    assert make_positions("none", dim=4, max_len=2) is None
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned", "none"])
@@ -287,15 +277,3 @@ def test_features_are_what_the_output_layer_reads():
     model, mask = tiny("mixer=transformer"), lengths_mask([5, 3])
     src, tgt = random_tokens(mask), random_tokens(mask)
     close(model.output(model.features(src, mask, tgt, mask)), model(src, mask, tgt, mask), 1e-6)
-
-
-def test_rnnsearch_has_the_published_shapes():
-    """One layer each, nothing around them: two directions, a maxout readout, no parameters but the equations'."""
-    model = build_model(config(*TINY, *RNNSEARCH))
-    assert model.encoder.norm is None
-    assert model.decoder.norm is None
-    gru = 2 * 3 * 10 * (16 + 10 + 1)
-    start, score = 10 * 10 + 10, 9 * 20 + 9 * 10 + 9 + 9
-    unit, readout = 30 * (16 + 1) + 30 * 10 + 30 * 20, 12 * (10 + 1) + 12 * 20 + 12 * 16
-    output = VOCAB * (6 + 1)
-    assert sum(p.numel() for p in model.parameters()) == 2 * VOCAB * 16 + gru + start + score + unit + readout + output

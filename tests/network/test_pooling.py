@@ -17,24 +17,6 @@ STAGES = ("model.encoder_stages=3",)
 SPECIALS = Specials(pad=composed.PAD, bos=composed.BOS, eos=composed.EOS)
 
 
-def test_pairs_become_their_mean():
-    x = torch.tensor([[1.0, 3.0, 5.0, 100.0], [2.0, 4.0, 6.0, 10.0]])[..., None]
-    y, mask = Pooling()(x, torch.tensor([[True, True, True, False], [True] * 4]))
-    assert y[..., 0].tolist() == [[2, 5], [3, 8]]
-    assert mask.all()
-    y, mask = Pooling()(x[:, :3], torch.tensor([[True, False, False], [True] * 3]))
-    assert y[..., 0].tolist() == [[1, 0], [3, 6]]
-    assert mask.tolist() == [[True, False], [True, True]]
-
-
-def test_cells_of_a_grid_become_their_mean():
-    x = torch.randn(2, 4 * 6, 3)
-    y, mask = Pooling((4, 6))(x, torch.ones(2, 24).bool())
-    torch.testing.assert_close(y[1, 4], x[1, [2 * 6 + 2, 2 * 6 + 3, 3 * 6 + 2, 3 * 6 + 3]].mean(0))
-    assert y.shape == (2, 6, 3)
-    assert mask.shape == (2, 6)
-
-
 def test_stages_are_as_even_as_they_can_be():
     assert stage_begins(4, 2) == [False, False, True, False]
     assert stage_begins(5, 3) == [False, False, True, False, True]
@@ -146,18 +128,7 @@ def test_a_window_lies_over_the_mean_that_its_position_is_part_of(stages):
     assert weights[0, 0].argmax(-1).tolist() == [t // factor for t in range(40)]
 
 
-def test_a_cross_mixer_that_goes_by_position_goes_as_far_as_the_source():
-    """Of 40 positions in three stages 10 are left, of which position 39 reads the last ones."""
-    mixer = composed.tiny("mixer=cross_lightconv", *STAGES).decoder.layers[0].cross_mixer
-    assert mixer.rate == 0.25
-    x, memory = torch.randn(1, 40, mixer.dim), torch.randn(1, 10, mixer.memory_dim)
-    weights = mixer.read_weights(x, mixer.project(memory, torch.ones(1, 10, dtype=torch.bool)))  # (1, H, T, S)
-    center = ((weights @ torch.arange(10.0)) / weights.sum(-1)).detach()
-    assert center[..., 0].max() < center[..., 20].min() < center[..., 39].min()
-    assert center[..., 20].mean() == pytest.approx(5, abs=2)
-
-
-@pytest.mark.parametrize("stride", [3, 4])
+@pytest.mark.parametrize("stride", [2, 3, 4])
 def test_any_number_of_positions_becomes_its_mean(stride):
     """One pool after another on a line, and one cell after another on a grid; `spread` goes back."""
     x, mask = torch.randn(2, 11, 3), composed.lengths_mask([11, 5])
@@ -170,7 +141,8 @@ def test_any_number_of_positions_becomes_its_mean(stride):
     weights = torch.rand(2, 1, y.shape[1]) * short[:, None]
     found = spread(weights, [Pooling(stride=stride)], mask)
     torch.testing.assert_close(found.sum(-1), weights.sum(-1))
-    assert (found[1, 0, stride:5] == weights[1, 0, 1] / (5 - stride)).all()
+    second = found[1, 0, stride : min(2 * stride, 5)]
+    assert (second == weights[1, 0, 1] / len(second)).all()
     cells = torch.randn(1, 2 * stride * 3 * stride, 2)
     pooled, _ = Pooling((2 * stride, 3 * stride), stride)(cells, torch.ones(cells.shape[:2]).bool())
     grid = cells.unflatten(1, (2 * stride, 3 * stride))
