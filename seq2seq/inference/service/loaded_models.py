@@ -144,8 +144,8 @@ class BatchTranslator:
             forced = force_candidates(translator, lines, found, align=True, step=step)
         results = []
         for i, (row, own) in enumerate(zip(found, forced, strict=True)):
-            if reason := next((note.reason for note in notes[i] if note.kind == "failed"), ""):
-                results.append(Translation(candidates=[], error=reason))
+            if failed := next((note for note in notes[i] if note.kind == "failed"), None):
+                results.append(Translation(candidates=[], error=failed.reason, by_input=failed.by_input))
                 continue
             warnings = [f"the text {note.text}" for note in notes[i]]
             if reason := next((each.reason for each in own if each.reason), ""):
