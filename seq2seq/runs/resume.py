@@ -118,6 +118,7 @@ class Resumed(NamedTuple):
         threads: Threads of a run on a CPU, if it continues in as many processes.
         continued: Changes of settings that altered the course of training, the last one included: {"update",
             "changes"}.
+        new: Names of the weights that its first checkpoint (`init_from`) did not give; None if they are unknown.
     """
 
     path: Path
@@ -127,6 +128,7 @@ class Resumed(NamedTuple):
     max_tokens: int | None = None
     threads: int | None = None
     continued: Sequence[Mapping[str, Any]] = ()
+    new: Sequence[str] | None = None
 
     @classmethod
     def open(cls, path: Path, config: Mapping[str, Any], folder: RunFolder) -> Resumed:
@@ -180,6 +182,7 @@ class Resumed(NamedTuple):
             max_tokens=origin["max_tokens"],
             threads=origin["threads"] if payload["processes"] == trainer["devices"] * trainer["nodes"] else None,
             continued=[*(origin["continued"] or ()), *([{"update": step, "changes": changed}] if changed else ())],
+            new=origin.get("new"),
         )
 
     def require_same_text(self, corpus: str, tokenizer: Mapping[str, Any], *, force: bool = False) -> None:

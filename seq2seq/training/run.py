@@ -138,6 +138,8 @@ class TrainingRun:
         self.data_plan = data_plan
         # State that the message of a fault depends on.
         self.trained = False
+        # Names of the weights that the start did not give
+        self.new = set[str]()
         self._trial_shape: tuple[int, int, int] | None = None
         self._trained_task: TranslationTask | None = None
 
@@ -280,7 +282,9 @@ class TrainingRun:
         if start:
             finetune.keep_weights(model, finetune.start_weights(start, tokenizer))
             finetune.start_mixers(model, start.model, new)
-        choose_trained(model, plan.optim, new=new)
+        # The run's own checkpoint, which replaces a start that is gone, has them already
+        self.new = new if self.resumed is None or self.resumed.new is None else set(self.resumed.new)
+        choose_trained(model, plan.optim, new=self.new)
         prepare_for_training(model, plan.trainer)
         description = describe(  # stored in every checkpoint, so translation needs no other file
             model_config=config,
