@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from seq2seq.inference.export.layouts import LAYOUTS, foreign_part
 from seq2seq.options.command_line import Parser, exit_status, nonempty, require_folder, run_command, warn
@@ -57,6 +58,8 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(f"--out {out}: this command runs within that folder, which cannot be replaced; name another")
     if out.is_dir() and (reason := foreign_part(out, LAYOUTS[options.format])):
         raise ValueError(f"--out {out}: {reason}; choose another folder, or empty it first")
+    # Imports alone take seconds
+    print_error("reading the checkpoint")
     import torch
 
     from seq2seq.inference.export.agreement import SENTENCES
@@ -67,12 +70,8 @@ def _run(options: argparse.Namespace) -> int:
 
     torch.set_num_threads(cores.threads(torch.get_num_threads()))
     origin = Origin(*read_origin(Path(options.ckpt)))
-    print_error(
-        f"writing {options.format}, and comparing {SENTENCES} translations with the checkpoint's: this may take minutes"
-    )
-    agreed, notes = export_model(
-        options.ckpt, out, format=options.format, origin=origin, trust=options.trust, dtype=options.dtype
-    )
+    how: dict[str, Any] = {"trust": options.trust, "dtype": options.dtype, "progress": print_error}
+    agreed, notes = export_model(options.ckpt, out, format=options.format, origin=origin, **how)
     for note in notes:
         warn(note)
     for name, count in agreed.items():

@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 from seq2seq.settings.hydra_call import plain_settings
 from seq2seq.sweeps import hydra_callback
 from seq2seq.system.resources import conf_dir
+from seq2seq.system.slurm import requeued
 from seq2seq.training.command import INTERRUPTED, exit_interrupted, refuse, run_program, wants_traceback
 from seq2seq.training.machine.environment import VARIABLES
 from seq2seq.training.plan import RunPlan, plan_of_words
@@ -63,6 +64,10 @@ def _plan(config: DictConfig) -> RunPlan:
 
 def _train(plan: RunPlan) -> float:
     """Train by a checked plan; exit with status 1 for a fault of the data or the machine."""
+    run = plan.run
+    # Before the slow imports; `TrainingRun` decides all other cases
+    if run.resume is None and not (run.init_from or plan.job or plan.trainer.dry_run or requeued()):
+        plan.folder.require_unused(force=run.force)
     from seq2seq.system import ranks
     from seq2seq.training import checks
     from seq2seq.training.bounds.faults import TrainingFault

@@ -88,7 +88,7 @@ class Stub:
             raise RuntimeError("no such weather")
         for i, line in enumerate(lines):
             if "boom" in line:
-                note(Note.failed(i, "out of memory"))
+                note(Note.failed(i, "out of memory", by_input=False))
             if "long" in line:
                 note(Note.cut(i, 9, 4))
         return [[self.candidate(line, i, settings) for i in range(settings.n_best)] for line in lines]

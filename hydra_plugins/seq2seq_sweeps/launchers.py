@@ -160,7 +160,7 @@ class _ReportingLauncher(_Base):
         tasks = str(self.params.get("tasks_per_node", 1))
         # The sweep may set the number of devices, even to several values
         words = [word for overrides in job_overrides for word in overrides]
-        devices = {word.split("=", 1)[1] for word in words if word.startswith("trainer.devices=")}
+        devices = {word.split("=", 1)[1] for word in words if word.lstrip("+").startswith("trainer.devices=")}
         if wrong := (devices or {str(self.config.trainer.devices)}) - {tasks}:
             raise ValueError(
                 f"trainer.devices={sorted(wrong)[0]}, but this sweep starts {tasks} processes a job; use "

@@ -37,7 +37,7 @@ class SweepSettings(SearchPathPlugin):
         _store("hydra/launcher", "submitit_local", LocalQueueConf, settings)
 
     def _store_optuna(self) -> None:
-        """Maximize what a run returns, its best validation BLEU; a failed trial, but a grid's last, ends no search."""
+        """Maximize what a run returns, its best validation BLEU; a failed trial ends no search."""
         from hydra_plugins.hydra_optuna_sweeper.config import Direction, OptunaSweeperConf
 
         settings = {"direction": Direction.maximize, "n_jobs": 1, "max_failure_rate": 1.0}

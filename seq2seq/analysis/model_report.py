@@ -72,7 +72,7 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
 
     require_matplotlib("a report")
     # Checked before Hydra composes, for a message with a remedy
-    values = {key: value for key, _, value in (word.partition("=") for word in overrides)}
+    values = {key: value for key, _, value in (word.lstrip("+").partition("=") for word in overrides)}
     if "mixer" not in values:
         raise ValueError("name a preset: mixer=<name>, e.g. mixer=dynamicconv")
     if "seed" in values:

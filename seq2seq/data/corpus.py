@@ -154,11 +154,11 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
 
     All translations of a source are in the same split.
     """
-    # At least half of the text stays for training
+    # At least half of the text stays for training, better nine tenths
     if size * len(splits) * 2 > rows:
         raise ValueError(
             f"data.{splits[0]} is not set, and {rows} training pairs are too few to hold out data.holdout={size} "
-            f"for each of {', '.join(splits)}: name the files, or lower data.holdout"
+            f"for each of {', '.join(splits)}: name the files, or set data.holdout={max(1, rows // 10 // len(splits))}"
         )
     tables = arrow_tables(_open_arrow(folder / "train.arrow"))
     # Sources that differ only in spaces look the same to the model

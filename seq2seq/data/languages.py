@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -75,6 +75,9 @@ _LANGUAGE_OF = {other: code for code, others in _OTHER_CODES.items() for other i
 SINITIC = word_set("zh yue wuu lzh nan hak gan hsn cjy mnp cdo cpx czh czo csp cnp")
 # Languages without spaces between words, unless their code names another script. Korean has spaces.
 _UNSPACED = SINITIC | word_set("ja th lo km my bo dz dzo nod tts sou shn mnw rki khb tdd blt kht ii iii")
+# Parts of codes of Chinese that imply a script, such as regions.
+_CHINESE_SCRIPTS = dict.fromkeys(["cn", "sg", "my", "chs", "zhs", "zhcn"], "hans")
+_CHINESE_SCRIPTS |= dict.fromkeys(["tw", "hk", "mo", "cht", "zht", "zhtw"], "hant")
 # Codes of ISO 15924: scripts without spaces between words, and other scripts of the same languages.
 _UNSPACED_SCRIPTS = word_set(
     "hans hant hani bopo jpan hrkt hira kana thai laoo khmr mymr tibt java bali lana tale talu tavt yiii"
@@ -99,6 +102,21 @@ def bcp47(lang: str) -> str:
 def other_subtags(lang: str) -> set[str]:
     """Return the other parts of a code in lower case, such as its script and region."""
     return set(_parts(lang)[1:])
+
+
+def closest_codes(wanted: str, known: Sequence[str]) -> list[str]:
+    """Return the known codes of the language of a code that are most like it, as zho_Hant is for zh-Hant and zh-TW."""
+
+    def subtags(lang: str) -> set[str]:
+        implied = _CHINESE_SCRIPTS if primary_subtag(lang) == "zh" else {}
+        return other_subtags(lang) | {implied[part] for part in _parts(lang) if part in implied}
+
+    def likeness(code: str) -> tuple[int, int]:
+        own, asked = subtags(code), subtags(wanted)
+        return len(own & asked), -len(own - asked)
+
+    same = [code for code in known if primary_subtag(code) == primary_subtag(wanted)]
+    return [code for code in same if likeness(code) == max(map(likeness, same))]
 
 
 def has_spaces(lang: str) -> bool:

@@ -26,17 +26,19 @@ class Note(NamedTuple):
         kind: "failed", "cut" or "split", which are reported line by line, or a kind that is counted.
         text: Predicate of a sentence about the line, such as "is cut: ...".
         reason: Reason of a failure.
+        by_input: The failure has its cause in what was given, not in the machine.
     """
 
     position: int
     kind: str
     text: str
     reason: str = ""
+    by_input: bool = False
 
     @classmethod
-    def failed(cls, position: int, reason: str) -> Note:
+    def failed(cls, position: int, reason: str, *, by_input: bool = True) -> Note:
         """Return the note about a line that has no translation."""
-        return cls(position, "failed", f"was not translated and is empty ({reason})", reason)
+        return cls(position, "failed", f"was not translated and is empty ({reason})", reason, by_input)
 
     @classmethod
     def cut(cls, position: int, pieces: int, kept: int) -> Note:

@@ -8,7 +8,9 @@ import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sentencepiece import SentencePieceProcessor
 
 from seq2seq.data.context import fit_context
 from seq2seq.data.factors import read_factors
@@ -193,8 +195,8 @@ class LineCutter:
         before = ""
         for (left, text, right), pieces in zip(texts, encoded, strict=True):
             rows = split(self.tokenizer, pieces, self.longest) if pieces else []
-            for place, row in enumerate(rows):
-                own = text if len(rows) == 1 else self.tokenizer.src.decode(source_pieces(self.tokenizer, row))
+            texts_of_rows = [text] if len(rows) == 1 else _texts(self.tokenizer, text, rows)
+            for place, (row, own) in enumerate(zip(rows, texts_of_rows, strict=True)):
                 parts.append(SourcePart(row, own, "" if place else before + left))
             before = right if rows else before + right
         return parts
@@ -228,6 +230,20 @@ def _trimmed(text: str) -> tuple[str, str, str]:
     start, end = (shown[0], shown[-1] + 1) if shown else (0, 0)
     left, right = ("".join(filter(str.isspace, edge)) for edge in (text[:start], text[end:]))
     return left, text[start:end], right
+
+
+def _texts(tokenizer: Tokenizer, text: str, rows: Sequence[Sequence[int]]) -> list[str]:
+    """Return the characters of a text that became each row of its ids."""
+    *starts, count = itertools.accumulate(map(len, rows))
+    places: list[int] = []
+    # Neither factors nor the words of Moses are places of the text
+    if isinstance(tokenizer.src, SentencePieceProcessor) and not tokenizer.factors:
+        proto: Any = SentencePieceProcessor.encode(tokenizer.src, text, out_type="immutable_proto")
+        places = [piece.begin for piece in proto.pieces]
+    if len(places) != count:
+        return [tokenizer.src.decode(source_pieces(tokenizer, row)) for row in rows]
+    bounds = [0, *(places[start] for start in starts), len(text)]
+    return [text[begin:end].strip() for begin, end in itertools.pairwise(bounds)]
 
 
 def split(tokenizer: Tokenizer, pieces: Sequence[int], longest: int) -> list[list[int]]:

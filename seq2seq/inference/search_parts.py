@@ -20,6 +20,7 @@ from seq2seq.inference.parts import LineCutter, SourceLine
 from seq2seq.search import Constrained, Drawn, Hypothesis, Selection, Source, Words, length_divisor, target_limit
 from seq2seq.search.hypothesis import longest_target
 from seq2seq.settings.search import SamplingSettings, SearchSettings, require_one_group
+from seq2seq.settings.values import shown
 from seq2seq.system.characters import UNSPACED
 
 
@@ -137,16 +138,20 @@ def make_parts(
     parts: list[Part] = []
     for number, line in enumerate(lines):
         begin = begins[number] if begins else []
-        wanted = [row for row in _phrase_ids(tokenizer, phrases[number]) if row] if phrases is not None else []
+        texts = [prefixes[number] if prefixes else "", *(phrases[number] if phrases is not None else ())]
+        rows = [begin, *_phrase_ids(tokenizer, texts[1:])]
+        wanted = [row for row in rows[1:] if row]
+        lacking = [text for text, row in zip(texts, rows, strict=True) if tokenizer.unk_id in row]
         reason = ""
         if number in whole and len(line.parts) > 1:
             remedy = "leave out sentences=split, or give its lines one by one"
             # Neither line breaks nor the user divide it
             if cutter.mode != "split" and not any("\n" in part.before for part in line.parts):
                 remedy = f"it has more pieces than the {cutter.longest:,} that are translated at once: shorten it"
-            reason = f"it is translated in parts, among which its prefix or phrases cannot be placed: {remedy}"
-        elif any(tokenizer.unk_id in row for row in (begin, *wanted)):
-            reason = "its beginning or a phrase has a character that the vocabulary lacks: leave it out"
+            placed = next((text for text, row in zip(texts, rows, strict=True) if row), texts[0])
+            reason = f"it is translated in parts, among which '{shown(placed)}' cannot be placed: {remedy}"
+        elif lacking:
+            reason = f"'{shown(lacking[0])}' has a character that the vocabulary lacks: leave it out"
         if line.parts and reason:
             note(Note.failed(number, reason))
             continue

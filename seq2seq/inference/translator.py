@@ -352,14 +352,14 @@ class Translator:
         }
         if asked:
             wide = dataclasses.replace(settings, beam_size=max(settings.beam_size, TERMS_BEAM))
-            for done in self._search(asked, wide, placed, suppress, lambda number, reason: None):
+            for done in self._search(asked, wide, placed, suppress, lambda number, reason, by_input: None):
                 translated = [(number, hypotheses) for number, hypotheses in done if hypotheses]
                 for number, _ in translated:
                     del sources[number]
                 yield translated
 
-        def failed(number: int, reason: str) -> None:
-            note(Note.failed(parts[number].line, reason))
+        def failed(number: int, reason: str, by_input: bool) -> None:
+            note(Note.failed(parts[number].line, reason, by_input=by_input))
 
         yield from self._search(sources, settings, selection, suppress, failed)
 
@@ -369,7 +369,7 @@ class Translator:
         settings: SearchSettings,
         selection: Selection | None,
         suppress: Sequence[int],
-        failed: Callable[[int, str], None],
+        failed: Callable[[int, str, bool], None],
     ) -> Iterator[list[tuple[int, list[Hypothesis]]]]:
         """Yield after each step the numbers of the finished sources with their translations; [] if the search fails."""
         # Longest first: parts that are searched together have similar lengths, and rows are refilled by shorter ones
@@ -377,7 +377,7 @@ class Translator:
         while waiting:
             numbers = waiting.pop()
             left = dict.fromkeys(numbers)
-            reason = ""
+            reason, by_input = "", False
             try:
                 found = search_stream(
                     self.model,
@@ -398,10 +398,11 @@ class Translator:
                     yield finished
             except (RuntimeError, ValueError, MemoryError) as error:
                 reason = first_line(error)
+                by_input = isinstance(error, ValueError)
             # Outside the `except` block, in which the exception keeps the memory of the search alive
             if reason and len(left) == 1:
                 (number,) = left
-                failed(number, reason)
+                failed(number, reason, by_input)
                 yield [(number, [])]
             elif reason:
                 # Out of memory, or one bad line among good ones: smaller batches solve both

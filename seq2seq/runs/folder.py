@@ -111,6 +111,26 @@ class RunFolder:
         """True if an earlier run left results or checkpoints."""
         return self.results.exists() or any(self.best.parent.glob("[!.]*"))
 
+    def require_unused(self, resume: str = "null", *, force: bool = False) -> None:
+        """Raise ValueError if a new run would replace an earlier one.
+
+        Args:
+            resume: The setting, for the message.
+            force: An earlier run that has lost its states may be replaced.
+        """
+        if not self.used or (force and not self.states):
+            return
+        if self.states:
+            raise ValueError(
+                f"{self.path} holds an earlier run: continue it with resume=auto, if its settings are the same, or "
+                "start another next to it with run=<name> (or delete the folder, if no training writes to it)"
+            )
+        weights = f" from its weights with init_from={self.path} run=<name>" if self.best.exists() else ""
+        raise ValueError(
+            f"resume={resume}: {self.path} holds an earlier run that has lost its last.ckpt: begin another"
+            f"{weights or ' with run=<name>'}, or move the folder away (force=true replaces it)"
+        )
+
     def create(self, config_yaml: str) -> None:
         """Make the folder, delete unfinished files of a killed run, and write config.yaml unless there is one."""
         self.best.parent.mkdir(parents=True, exist_ok=True)

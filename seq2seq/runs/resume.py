@@ -16,7 +16,7 @@ from seq2seq.runs.training_state import newest_state, read_state, require_fit, u
 from seq2seq.settings.dicts import differences, without
 from seq2seq.settings.run import present_settings
 from seq2seq.settings.values import written
-from seq2seq.system.ranks import requeued
+from seq2seq.system.slurm import requeued
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +53,8 @@ def resolve_resume(
     if found and (path is None or (updates(found) or 0) >= (updates(path) or 0)):
         return folder, found
     # A requeued job may have ended between its first checkpoint for use and its first state
-    if path is None and folder.used and not (requeued() or (force and not folder.states)):
-        raise _in_use(folder, resume or "null")
+    if path is None and not requeued():
+        folder.require_unused(resume or "null", force=force)
     if resume == "auto":
         unnamed = (
             " (its name depends on all settings, budgets included; to continue a run under other settings, give both "
@@ -70,20 +70,6 @@ def is_repeated(folder: RunFolder, config: Mapping[str, Any]) -> bool:
         return False
     both = (read_config(folder.config), present_settings(config))
     return not any(differences(*(without(with_window(each), HARMLESS) for each in both)))
-
-
-def _in_use(folder: RunFolder, resume: str) -> ValueError:
-    """Explain that a new run would replace an earlier one."""
-    if folder.states:
-        return ValueError(
-            f"{folder.path} holds an earlier run: continue it with resume=auto, if its settings are the same, or start "
-            "another next to it with run=<name> (or delete the folder, if no training writes to it)"
-        )
-    weights = f" from its weights with init_from={folder.path} run=<name>" if folder.best.exists() else ""
-    return ValueError(
-        f"resume={resume}: {folder.path} holds an earlier run that has lost its last.ckpt: begin another"
-        f"{weights or ' with run=<name>'}, or move the folder away (force=true replaces it)"
-    )
 
 
 def _named(resume: str) -> tuple[RunFolder, Path]:
@@ -118,6 +104,7 @@ class Resumed(NamedTuple):
         threads: Threads of a run on a CPU, if it continues in as many processes.
         continued: Changes of settings that altered the course of training, the last one included: {"update",
             "changes"}.
+        new: Names of the weights that its first checkpoint (`init_from`) did not give; None if they are unknown.
     """
 
     path: Path
@@ -127,6 +114,7 @@ class Resumed(NamedTuple):
     max_tokens: int | None = None
     threads: int | None = None
     continued: Sequence[Mapping[str, Any]] = ()
+    new: Sequence[str] | None = None
 
     @classmethod
     def open(cls, path: Path, config: Mapping[str, Any], folder: RunFolder) -> Resumed:
@@ -180,6 +168,7 @@ class Resumed(NamedTuple):
             max_tokens=origin["max_tokens"],
             threads=origin["threads"] if payload["processes"] == trainer["devices"] * trainer["nodes"] else None,
             continued=[*(origin["continued"] or ()), *([{"update": step, "changes": changed}] if changed else ())],
+            new=origin.get("new"),
         )
 
     def require_same_text(self, corpus: str, tokenizer: Mapping[str, Any], *, force: bool = False) -> None:

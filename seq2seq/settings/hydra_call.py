@@ -111,7 +111,8 @@ def _other_name(override: Override, word: str) -> str:
     """Explain a name that Hydra reads as a number, as it reads 2026_11_29 as 20261129; else return ""."""
     key, _, text = word.partition("=")
     value = None if override.is_sweep_override() else override.value()
-    if key not in _NAMES or isinstance(value, bool) or not isinstance(value, int | float) or str(value) == text:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if key.lstrip("+") not in _NAMES or not is_number or str(value) == text:
         return ""
     return f"{shown(word)} is the number {value}: write '{key}=\"{shown(text)}\"'"
 
@@ -142,8 +143,8 @@ def refusal(error: Exception, words: Sequence[str]) -> str:
 
 def _shared_folder(overrides: Sequence[str]) -> str:
     """Explain a setting `run` that several jobs of a sweep would share; else return ""."""
-    names = [word.partition("=")[2] for word in overrides if word.startswith("run=")]
-    swept = any(_parse(word).is_sweep_override() for word in overrides if not word.startswith("run="))
+    names = [word.partition("=")[2] for word in overrides if _key(word) == "run"]
+    swept = any(_parse(word).is_sweep_override() for word in overrides if _key(word) != "run")
     if not swept or not names or names[-1] in ("", "null") or "$" in names[-1]:
         return ""
     name = shown(names[-1])

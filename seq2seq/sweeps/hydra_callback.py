@@ -62,6 +62,8 @@ class JobRecords(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Record that this process launches the jobs."""
+        if OmegaConf.select(config, "hydra.sweeper.sampler._target_") == "optuna.samplers.GridSampler":
+            end_grids_by_count()
         sweep = _claim_folder(config)
         # Jobs of an earlier sweep in this folder are not of this one
         for job in read_jobs(sweep):
@@ -116,6 +118,17 @@ class JobRecords(Callback):
             log=_log_file(),
             process=Process.here(),
         )
+
+
+def end_grids_by_count() -> None:
+    """Let only the number of trials end a grid of Optuna.
+
+    After the last trial its sampler would stop the study, an error that Hydra's sweeper expects of a trial with a value
+    alone.
+    """
+    from optuna.samplers import BaseSampler, GridSampler
+
+    GridSampler.after_trial = BaseSampler.after_trial
 
 
 def _split(config: DictConfig) -> list[str]:

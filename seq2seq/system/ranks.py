@@ -130,8 +130,3 @@ def requeue(signum: int) -> str | None:
         reason = str(getattr(error, "stderr", None) or error).strip()
         raise RuntimeError(f"scontrol requeue {job}: {reason}; submit the same command with resume=auto") from None
     return job
-
-
-def requeued() -> bool:
-    """Return True if SLURM has requeued this job and now runs its command again."""
-    return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0

@@ -1,4 +1,4 @@
-"""Name the SLURM job of this process as SLURM's commands do."""
+"""What the environment says about the SLURM job of this process."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def this_job() -> str:
 def launched_by_slurm() -> bool:
     """Return True in a job that submitit gave to SLURM; False in other processes, also inside an allocation."""
     return os.environ.get("SUBMITIT_EXECUTOR") == "slurm"
+
+
+def requeued() -> bool:
+    """Return True if SLURM has requeued this job and now runs its command again."""
+    return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0

@@ -106,6 +106,14 @@ class TrainingRun:
         # The checkpoint to start from decides settings of the plan, and with them all that follows.
         self.start = checkpoint.load(plan.start, trust=plan.trust) if plan.start else None
         self.plan = plan = finetune.adopt(plan, self.start) if self.start else plan
+        # The folder, with the state to resume from: refused before anything is loaded.
+        resume = plan.run.resume
+        # A search of discrete values repeats points
+        if plan.job and resume is None and is_repeated(plan.folder, plan.config):
+            log.info("%s holds a finished run of these settings: this job has its score", plan.folder.path)
+            resume = "auto"
+        self.folder, last = resolve_resume(resume, plan.folder, named=plan.run.run is not None, force=plan.run.force)
+        self._found = self.folder.version()
         # The model.
         positions = max_positions(plan.config, trust=plan.trust)
         self.search = dataclasses.replace(plan.search, max_len=positions)
@@ -116,16 +124,9 @@ class TrainingRun:
         # Links of pieces are looked up on the host
         looks_up = checks.guides(plan, model)
         self.graphs = not looks_up and resolve_graphs(plan.trainer, self.accelerator)
-        # The data, and the folder with the state to resume from.
+        # The data.
         data_plan = checks.plan_data(plan, self.start)
         self.tokenize = checks.score_tokenizer(plan, plan.data.tgt)
-        resume = plan.run.resume
-        # A search of discrete values repeats points
-        if plan.job and resume is None and is_repeated(plan.folder, plan.config):
-            log.info("%s holds a finished run of these settings: this job has its score", plan.folder.path)
-            resume = "auto"
-        self.folder, last = resolve_resume(resume, plan.folder, named=plan.run.run is not None, force=plan.run.force)
-        self._found = self.folder.version()
         self.resumed = Resumed.open(last, plan.config, self.folder) if last else None
         if plan.data.max_tokens == "auto" and self.resumed and self.resumed.max_tokens:
             # Another size would change the random numbers of micro-batches.
@@ -138,6 +139,8 @@ class TrainingRun:
         self.data_plan = data_plan
         # State that the message of a fault depends on.
         self.trained = False
+        # Names of the weights that the start did not give
+        self.new = set[str]()
         self._trial_shape: tuple[int, int, int] | None = None
         self._trained_task: TranslationTask | None = None
 
@@ -280,7 +283,9 @@ class TrainingRun:
         if start:
             finetune.keep_weights(model, finetune.start_weights(start, tokenizer))
             finetune.start_mixers(model, start.model, new)
-        choose_trained(model, plan.optim, new=new)
+        # The run's own checkpoint, which replaces a start that is gone, has them already
+        self.new = new if self.resumed is None or self.resumed.new is None else set(self.resumed.new)
+        choose_trained(model, plan.optim, new=self.new)
         prepare_for_training(model, plan.trainer)
         description = describe(  # stored in every checkpoint, so translation needs no other file
             model_config=config,

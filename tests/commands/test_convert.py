@@ -321,6 +321,23 @@ def test_a_refused_language_is_told_with_the_likely_codes(named, message):
         Languages("a00", named).resolve(Path("nllb"), None, None, tagged, tagged)
 
 
+@pytest.mark.parametrize(
+    ("named", "tagged", "chosen"),
+    [
+        ("zh-Hans", "zho_Hans zho_Hant", "zho_Hans"),
+        ("zh-TW", "zho_Hans zho_Hant", "zho_Hant"),
+        ("zh-Hant", "zh_CN zh_TW", "zh_TW"),
+        ("sr-Latn", "bos_Latn srp_Cyrl srp_Latn", "srp_Latn"),
+        ("sr-Latn", "srp_Cyrl", "srp_Cyrl"),
+        ("pt-BR", "pt_PT pt_BR", "pt_BR"),
+        ("pt-BR", "por_Latn", "por_Latn"),
+        ("pt-AO", "pt_BR pt", "pt"),
+    ],
+)
+def test_the_script_or_region_of_a_language_chooses_its_tag(named, tagged, chosen):
+    assert Languages("en", named).resolve(Path("nllb"), None, None, tagged.split()) == ("en", chosen)
+
+
 def test_weights_of_torch_run_no_code(marian, ours, tmp_path):
     """pytorch_model.bin in the formats of older folders gives the same weights; a pickle of code is refused."""
     # As in a cache of the hub, where the folder's own name tells nothing

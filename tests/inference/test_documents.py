@@ -190,6 +190,16 @@ def test_an_address_ends_where_letters_of_unspaced_scripts_begin(page, text, wan
     assert [" ".join(each.split()) for each in seen] == [text]
 
 
+@pytest.mark.parametrize("suffix", [".html", ".md"])
+def test_paths_and_options_are_not_given_to_the_model(suffix):
+    content = "Die Datei /etc/my_x.d. Mit -c, --tgt-lang=de (~/a/b/) von /usr/bin und/oder km/h, -bar -- da /s"
+    wanted = content.upper().replace("/ETC/MY_X.D", "/etc/my_x.d").replace("-C, --TGT-LANG=DE", "-c, --tgt-lang=de")
+    seen: list[str] = []
+    found = converted(suffix, content, stub(upper, seen))
+    assert found == wanted.replace("~/A/B/", "~/a/b/").replace("/USR/BIN", "/usr/bin")
+    assert seen == ["Die Datei. Mit, () von und/oder km/h, -bar -- da /s"]
+
+
 def test_marks_are_around_characters_of_unspaced_scripts_and_whole_words_of_others():
     def translated(texts: Sequence[str], marked: Sequence[bool]):
         links = [(0, 0), (1, 1), (2, 2)]
@@ -238,6 +248,12 @@ def test_marks_follow_their_words():
         ("<b><i>a</i>   </b><img>b c", ["a", "b", "d"], "<b><i>a</i></b>   <img>b d"),
         ("<b>a</b> b: <code>x</code> c", ["c", "b:", "a"], "c b: <code>x</code> <b>a</b>"),
         ("a <b>b (<code>x</code>)</b>", ["a", "b", "()"], "a <b>b (<code>x</code>)</b>"),
+        # Within a word that the translation has, too
+        ("H<sub>2</sub>O a", ["a", "H2O"], "a H<sub>2</sub>O"),
+        ("H<sub>2</sub>O a H<sub>2</sub>O", ["H2O", "H2O", "a"], "H<sub>2</sub>O H<sub>2</sub>O a"),
+        ("<i>H<u>2</u></i>O a x<b>y<i>z</i></b>", ["a", "xyz", "H2O"], "a x<b>y<i>z</i></b> <i>H<u>2</u></i>O"),
+        ("a<wbr>b c", ["c", "ab"], "c a<wbr>b"),
+        ("x<b>y</b>z a", ["c", "a"], "<b>c</b> a"),
         ("<b>a!!</b> b <i>(c ...</i> d", ["a!!", "b", "(c", "...", "d"], "<b>a!!</b> b <i>(c ...</i> d"),
     ],
 )
@@ -293,6 +309,15 @@ def test_lines_of_webvtt_with_voices_are_texts_of_their_own():
     found = converted(".vtt", content, stub(upper, seen))
     assert seen == ["Hallo du, Guter", "Ja"]
     assert found == content.replace("Hallo du,\nGuter", "HALLO DU,\nGUTER").replace("Ja", "JA")
+
+
+def test_voices_on_one_line_of_webvtt_are_texts_of_their_own():
+    content = "WEBVTT\n\n00:01.000 --> 00:02.000\nEins\n <v Fred>Hallo &amp; du</v> <v.loud Bob>Ja</v>\nNein\n"
+    seen: list[str] = []
+    found = converted(".vtt", content, stub(reverse, seen))
+    assert seen == ["Eins", "Hallo & du", "Ja Nein"]
+    wanted = content.replace("Eins", "EINS").replace("Hallo &amp; du", "DU &amp; HALLO")
+    assert found == wanted.replace("<v.loud Bob>Ja</v>\nNein", "NEIN\n<v.loud Bob>JA</v>")
 
 
 def test_a_cue_of_subrip_may_have_empty_lines():
@@ -464,6 +489,14 @@ def test_links_of_markdown_follow_their_words():
         ("+++\na = 1\n+++\n\nb", "+++\na = 1\n+++\n\nB"),
         ("> [!NOTE]\n> a b\n\n> [!TIP]\n>\n> c", "> [!NOTE]\n> A B\n\n> [!TIP]\n>\n> C"),
         ('!!! note "Titel"\n    a\n\n??? tip\n    b', '!!! note "Titel"\n    A\n\n??? tip\n    B'),
+        (
+            "[^1]: Eins da\n\n    Zwei\n    *da*\n\n        c\n\n    Drei\nd\n\n    e",
+            "[^1]: EINS DA\n\n    ZWEI *DA*\n\n        c\n\n    DREI D\n\n    e",
+        ),
+        (
+            "!!! note\n\n    a\n\n\tb\n\n```\n[^1]: c\n```\n\n    d",
+            "!!! note\n\n    A\n\n\tB\n\n```\n[^1]: c\n```\n\n    d",
+        ),
         ("::: warning\na\n:::\n::: tip\nb\n:::\n", "::: warning\nA\n:::\n::: tip\nB\n:::\n"),
         ("::: warning\n\na\n\n:::\n", "::: warning\n\nA\n\n:::\n"),
         ("Begriff\n:   was es ist", "BEGRIFF\n:   WAS ES IST"),
@@ -580,12 +613,12 @@ BOX = "<w:r><w:pict><w:txbxContent><w:p>{}</w:p></w:txbxContent></w:pict></w:r>"
          , f"<w:sdt><w:sdtPr/><w:sdtContent>{run('Feld ein')}</w:sdtContent></w:sdt>{run(' Name:')}"),
         (f"<w:sdt><w:sdtPr/></w:sdt><w:sdt><w:sdtContent/></w:sdt>{run('eins zwei')}"
          , f"<w:sdt><w:sdtPr/></w:sdt><w:sdt><w:sdtContent/></w:sdt>{run('zwei eins')}"),
-        (f"{run('A')}<w:bookmarkStart/>{run('bc def')}", f"{run('def')}<w:bookmarkStart/>{run(' Abc')}"),
+        (f"{run('A')}<w:bookmarkStart/>{run('bc def')}", f"{run('def A')}<w:bookmarkStart/>{run('bc')}"),
         (f'<w:dir w:val="rtl"><w:customXml><w:customXmlPr/>{run("eins")}</w:customXml>{run(" zwei")}</w:dir>'
          , f'<w:dir w:val="rtl">{run("zwei ")}<w:customXml><w:customXmlPr/>{run("eins")}</w:customXml></w:dir>'),
         (run("zwei m") + run("2 ", RAISED) + run("da") + run("[1]", RAISED)
          , run("da m") + run("2", RAISED) + run(" zwei") + run("[1]", RAISED)),
-        (run("eins H") + run("2", RAISED) + run("O"), run("H2O", RAISED) + run(" eins")),
+        (run("eins H") + run("2", RAISED) + run("O"), run("H") + run("2", RAISED) + run("O eins")),
         ("<w:r><w:t>E-</w:t><w:noBreakHyphen/><w:t>Mail En</w:t></w:r><w:r><w:softHyphen/><w:t>de</w:t></w:r>"
          , run("Ende E--Mail")),
     ],

@@ -44,9 +44,10 @@ def cutter(
     statistics: LineStatistics | None = None,
     max_len: int = 1000,
     tags: Tags = NO_TAGS,
+    **how: Any,
 ) -> LineCutter:
     given = {"src_lang": "de", "statistics": statistics or LineStatistics(), "max_len": max_len, "tags": tags}
-    translator: Any = SimpleNamespace(tokenizer=tiny.tokenizer(), **given)
+    translator: Any = SimpleNamespace(tokenizer=tiny.tokenizer(**how), **given)
     return LineCutter(translator=translator, mode=mode, note=note)
 
 
@@ -157,25 +158,30 @@ def test_a_sentence_is_split_at_clauses_else_at_words(text, parts):
     assert [" ".join(pieces[i] for i in part) for part in found] == parts
 
 
+@pytest.mark.parametrize("how", [{}, {"byte_fallback": False, "vocab_size": 50}], ids=["bytes", "unk"])
 @pytest.mark.parametrize("mode", ["keep", "auto", "split"])
-def test_nothing_is_lost_and_no_part_is_too_long(mode, monkeypatch):
+def test_nothing_is_lost_and_no_part_is_too_long(mode, how, monkeypatch):
     """In every mode the parts have all characters of a random text except white space."""
     monkeypatch.setattr(parts_module, "MOST_PARTS", 10**6)
-    tokenizer = tiny.tokenizer()
+    tokenizer = tiny.tokenizer(**how)
     for _ in range(15):
         words = random.choices([*tiny.GERMAN, ".", "?", ",", "é", "漢", "x" * 20], k=random.randrange(1, 120))
         text = "".join(word + random.choice(["", " ", ". "]) for word in words)
         longest = random.randrange(3, 40)
         notes: list[Note] = []
-        (line,) = cutter(notes.append, mode=mode, max_len=longest, tags=Tags([5], []))([text])
+        own = cutter(notes.append, mode=mode, max_len=longest, tags=Tags([5], []), **how)
+        (line,) = own([text])
         # With the tag and the end
         assert all(len(part.pieces) + 2 <= longest for part in line.parts)
         (whole,) = tokenizer.encode_src([text])
         rows = [[number for part in line.parts for number in part.pieces], whole[:-1]]
         given, wanted = ("".join(map(tokenizer.src.id_to_piece, row)).replace("▁", "") for row in rows)
         assert given == wanted
+        # The text of a part is the user's, whatever the vocabulary lacks
+        assert "".join("".join(part.text.split()) for part in line.parts) == "".join(text.split())
         if mode == "keep":
-            assert bool(notes) == (len(line.parts) > 1)
+            # A short line of several sentences has another note
+            assert any(note.kind == "split" for note in notes) == (len(line.parts) > 1)
 
 
 def test_a_line_that_is_no_text_is_cut_with_a_note(monkeypatch):

@@ -105,6 +105,19 @@ def test_a_text_that_fails_fails_alone(plain):
         assert alone.error.startswith("the text could not be translated: ")
 
 
+def test_a_prefix_or_phrase_that_cannot_be_placed_is_refused_by_name(tmp_path):
+    """The request is the cause, so the status is 422; a text beside it is translated."""
+    translator = Translator.load(tiny.save(tmp_path), settings=SearchSettings(beam_size=1), device="cpu")
+    body = {"text": "Der Hund. Die Katze.", "sentences": "split"}
+    with served(translator) as running:
+        for given in ({"prefixes": ["the dog. The"]}, {"phrases": [["the dog. The"]]}):
+            answer = running.call(body | given)
+            assert (answer.status, "'the dog. The'" in answer.error) == (422, True)
+        several = {"text": ["Der Hund", body["text"]], "prefixes": ["", "the dog. The"], "sentences": "split"}
+        good, bad = running.call(several).json["translations"]
+        assert (set(good) & {"text"}, set(bad)) == ({"text"}, {"candidates", "error"})
+
+
 def test_an_infinite_score_is_left_out():
     class Empty(Stub):
         def candidate(self, line, i, settings):

@@ -159,7 +159,14 @@ def test_languages_and_detection(several):
 
 @pytest.mark.parametrize(
     ("wanted", "expected"),
-    [("zh", "zho_Hans"), ("zh-Hant", "zho_Hant"), ("zh_hans", "zho_Hans"), ("zho_Hant", "zho_Hant"), ("yue", "")],
+    [
+        ("zh", "zho_Hans"),
+        ("zh-Hant", "zho_Hant"),
+        ("zh_hans", "zho_Hans"),
+        ("zho_Hant", "zho_Hant"),
+        ("zh-TW", "zho_Hant"),
+        ("yue", ""),
+    ],
 )
 def test_a_script_chooses_among_codes_of_a_language(wanted, expected):
     assert _code(wanted, ["eng_Latn", "zho_Hans", "zho_Hant"], exact=False) == expected

@@ -96,7 +96,8 @@ def test_an_interruption_while_settings_are_composed_is_one_line(monkeypatch, ca
 
 
 def test_jobs_of_a_sweep_have_folders_of_their_own():
-    for words in (["run=m", "seed=1,2"], ["run=a,b", "seed=1,2"], ["mixer=glob(gru*)", "run=m"]):
+    swept = (["run=m", "seed=1,2"], ["run=a,b", "seed=1,2"], ["mixer=glob(gru*)", "run=m"], ["++run=m", "++seed=1,2"])
+    for words in swept:
         assert mistake(["-m", *words]).startswith("run=")
     for words in (["run=m-${seed}", "seed=1,2"], ["run=a,b", "seed=1"], ["run=null", "seed=1,2"], ["seed=1,2"]):
         assert not mistake(["-m", *words])
@@ -113,6 +114,7 @@ def test_jobs_of_a_sweep_have_folders_of_their_own():
         (["init_from=x/epoch=1.safetensors"], "'init_from=x/epoch=1.safetensors' cannot be read"),
         (["data.train=[a=1,b]"], "'data.train=[a=1,b]' cannot be read"),
         (["run=2026_11_29"], "run=2026_11_29 is the number 20261129: write 'run=\"2026_11_29\"'"),
+        (["++run=2026_11_29"], "++run=2026_11_29 is the number 20261129: write '++run=\"2026_11_29\"'"),
         (["+data.num_workers=1"], "data.num_workers is a setting already: write data.num_workers=1"),
         (["qqqqqqqq=1"], "qqqqqqqq is not a setting (--help lists all)"),
         (["mixer=glob(zz*)"], "mixer=glob(zz*) is not a choice (known: aan, average, "),

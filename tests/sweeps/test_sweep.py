@@ -34,7 +34,7 @@ from hydra_plugins.seq2seq_sweeps import launchers
 from seq2seq.runs.training_state import read_state
 from seq2seq.settings.trainer import TrainerSettings
 from seq2seq.sweeps import job_records, sweep_watch
-from seq2seq.sweeps.hydra_callback import JobRecords, _end, _split
+from seq2seq.sweeps.hydra_callback import JobRecords, _end, _split, end_grids_by_count
 from seq2seq.sweeps.job_records import Job, Process, launcher, read_jobs, write_sweep
 from seq2seq.sweeps.sweep_watch import describe, watch
 from seq2seq.training import run
@@ -620,16 +620,36 @@ def test_optuna_finds_the_better_of_two(corpus, tmp_path):
     assert "optim.lr: 0.02" in best
 
 
+# The first draws 3, 3, 2
 @pytest.mark.slow
-def test_a_failed_trial_does_not_end_a_search(corpus, tmp_path):
+@pytest.mark.parametrize(
+    ("search", "failed"),
+    [(["hydra.sweeper.sampler.seed=1"], "2 of 3"), (["hydra/sweeper/sampler=grid"], "1 of 2")],
+    ids=["tpe", "grid"],
+)
+def test_a_failed_trial_does_not_end_a_search(corpus, tmp_path, search, failed):
     pytest.importorskip("optuna")
-    given = ("mixer=transformer", "hydra/sweeper=optuna", "hydra.sweeper.sampler.seed=1", "hydra.sweeper.n_trials=3",
+    given = ("mixer=transformer", "hydra/sweeper=optuna", *search, "hydra.sweeper.n_trials=3",
              "model.num_heads=choice(2,3)", "trainer.test=false")  # fmt: skip
     status, output = call(tmp_path, sweep_command(corpus, *given))
     assert status == 1
-    # This seed draws 3, 3, 2
-    assert "2 of 3 jobs failed" in output
+    assert f"{failed} jobs failed" in output
     assert "model.num_heads: 2" in (only_sweep(tmp_path) / "optimization_results.yaml").read_text()
+
+
+def test_the_last_trial_of_a_grid_may_fail(monkeypatch):
+    samplers = pytest.importorskip("optuna.samplers")
+    from optuna import create_study
+    from optuna.trial import TrialState
+
+    monkeypatch.setattr(samplers.GridSampler, "after_trial", samplers.GridSampler.after_trial)
+    end_grids_by_count()
+    study = create_study(sampler=samplers.GridSampler({"x": [1, 2]}))
+    for state, values in ((TrialState.COMPLETE, [0.5]), (TrialState.FAIL, None)):
+        trial = study.ask()
+        trial.suggest_categorical("x", [1, 2])
+        study.tell(trial, state=state, values=values)
+    assert study.best_value == 0.5
 
 
 def _valid(job: Job) -> float:

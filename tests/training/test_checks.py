@@ -7,12 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from composed import resolved
 
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.settings.data import TOKENIZE
 from seq2seq.settings.trainer import TrainerSettings
+from seq2seq.train import _train
 from seq2seq.training import checks
 from seq2seq.training.checks import look_at_references, look_at_updates, score_tokenizer
+from seq2seq.training.plan import make_plan
+from seq2seq.training.run import TrainingRun
 
 CHINESE = ["一个女人的头上有一个装满水的篮子。", "那个人正在演奏乐器。"]
 
@@ -78,3 +82,18 @@ def test_a_convention_has_the_rules_of_one_target_language(monkeypatch):
     plan: Any = SimpleNamespace(data=SimpleNamespace(convention="tokenized"), trainer=TrainerSettings(max_steps=1))
     with pytest.raises(ValueError, match=r"data\.convention=tokenized .*de, zh"):
         checks.plan_data(plan, None)
+
+
+@pytest.mark.parametrize("begin", [_train, TrainingRun], ids=["command", "python"])
+def test_an_earlier_run_is_refused_before_anything_is_loaded(begin, tmp_path, monkeypatch):
+    def fail(*_: object) -> None:
+        raise AssertionError("the model or the corpus was loaded")
+
+    monkeypatch.setattr(checks, "check_model", fail)
+    monkeypatch.setattr(checks, "plan_data", fail)
+    last = tmp_path / "x" / "checkpoints" / "last.ckpt"
+    last.parent.mkdir(parents=True)
+    last.touch()
+    plan = make_plan(resolved([f"runs={tmp_path}", "run=x"]), mixer="transformer")
+    with pytest.raises(ValueError, match="holds an earlier run"):
+        begin(plan)

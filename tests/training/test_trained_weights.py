@@ -17,7 +17,7 @@ from seq2seq.network.build import hidden_matrices
 from seq2seq.network.low_rank import add_low_rank, merge_low_rank, merged
 from seq2seq.network.model import Seq2Seq
 from seq2seq.runs.training_state import read_state
-from seq2seq.settings.compose import chosen_settings
+from seq2seq.settings.compose import chosen_settings, typed_mixers
 from seq2seq.settings.optim import OptimSettings
 from seq2seq.settings.run import read_settings
 from seq2seq.training.objective.optim import build_optimizer
@@ -177,3 +177,25 @@ def test_a_run_saves_plain_checkpoints_and_resumes(tmp_path: Path, more: tuple[s
     assert checkpoint.load(tmp_path / "again.safetensors").model.state_dict().keys() == before.keys()
     with pytest.raises(ValueError, match=r"optim\.lora was 2 and is now 3, which cannot continue"):
         run("optim.lora=3", "resume=auto", "force=true")
+
+
+def test_a_run_with_a_new_mixer_resumes_when_its_start_is_gone(tmp_path: Path):
+    """The weights of the new mixer stay whole: the run's own checkpoint, which has them, does not change that."""
+    corpus = toycorpus.write(tmp_path / "corpus", (60, 6, 6))
+    origin = tiny.save(tmp_path)
+    swap = "mixer/self@mixer.encoder=gru"
+    words = toycorpus.words(corpus, tmp_path, f"init_from={origin}", "run=x", "optim.lora=2", swap)
+    words = [word for word in words if not word.startswith(("mixer=", "model.", "data.vocab_size"))]
+    how = {"chosen": chosen_settings(["data", "trainer", "init_from", swap]), "replaced": typed_mixers([swap])}
+    folder = tmp_path
+    for given in (["trainer.max_steps=2"], ["trainer.max_steps=3", "resume={}"]):
+        more = [word.format(folder) for word in given]
+        run = TrainingRun(make_plan(resolved([*words, *more]), mixer="x", **how))
+        run.execute()
+        folder = run.folder.path
+        origin.unlink(missing_ok=True)
+    state = read_state(run.folder.last)
+    assert state["global_step"] == 3
+    whole = {name for name in state["state_dict"] if "encoder.layers.0.mix" in name}
+    assert whole
+    assert not any(name.endswith(".up") for name in whole)

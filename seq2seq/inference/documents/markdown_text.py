@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from seq2seq.inference.documents.segments import LETTER, Pieces, Translate, replace
@@ -40,6 +40,9 @@ _MARKS = re.compile(
 _LEAD = re.compile(
     rf"\[[ xX]\]\s+|\[\^[^\[\]\s]{{1,100}}\]:\s*|(?:(?:{_BOX}|\[![A-Za-z]{{1,50}}\][ \t]*)(?:\r?\n[ \t>]*|\Z))+"
 )
+# Begins a footnote or a box, to which the indented lines after it belong
+_HOLDER = re.compile(r" {0,3}(?:\[\^[^\[\]\s]{1,100}\]:|(?:!!!|\?\?\?\+?)[ \t])")
+_LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
 _READ = re.compile(r"\\([!-/:-@\[-`{-~])|&#?\w{1,40};")
 # Ends of links that are named by their text
 _SHORT = ("]", "[]", "][]")
@@ -56,9 +59,9 @@ def translate_markdown(content: str, translate: Translate, language: str) -> str
     pieces = Pieces(content, _read, _written)
     begin = match.end() if (match := _FRONT.match(content)) else 0
     known: dict[str, Any] = {}
-    tokens = parser.parse(content[begin:], known)
+    lines = [match.span() for match in _LINE.finditer(content, begin)]
+    tokens = parser.parse("".join(_dedented(content[slice(*line)] for line in lines)), known)
     labels = known.get("references", {})
-    lines = [match.span() for match in re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)").finditer(content, begin)]
     done = 0
     for token in tokens:
         texts = token.content.split("\n")
@@ -74,6 +77,16 @@ def translate_markdown(content: str, translate: Translate, language: str) -> str
                 _collect(pieces, lead.end() if lead else start, done, lambda label: normalized(label) in labels)
                 break
     return replace(content, pieces.found, translate)
+
+
+def _dedented(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines, ones of footnotes and boxes without their indentation, which CommonMark would take for code."""
+    held = False
+    for line in lines:
+        indent = re.match(r" {4}|\t|[ \t]*(?=[\r\n]|\Z)", line)
+        begins = _HOLDER.match(line)
+        held = bool(begins or (held and indent))
+        yield line[indent.end() :] if held and indent and not begins else line
 
 
 def _collect(pieces: Pieces, start: int, end: int, is_label: Callable[[str], bool]) -> None:

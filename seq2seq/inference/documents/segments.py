@@ -34,7 +34,10 @@ _GLUED = rf"{UNSPACED_OF_ANY_WIDTH}\uac00-\ud7a3"
 LETTER = rf"[^\W{_GLUED}]"
 _ADDRESS = re.compile(
     rf"(?<!{LETTER})(?={LETTER})(?:(?:https?://|www\.)[^\s<>\"()\[\]{_GLUED}]{{0,2000}}(?:{LETTER}|/)|"
-    rf"[\w.+-]{{1,64}}@(?:{LETTER}|-){{1,64}}\.(?:{LETTER}|[.-]){{0,200}}{LETTER})"
+    rf"[\w.+-]{{1,64}}@(?:{LETTER}|-){{1,64}}\.(?:{LETTER}|[.-]){{0,200}}{LETTER})|"
+    # Paths of files and options of commands: /etc/x, ~/x, -c, --x-y=z
+    rf"(?<![^\s(])(?:(?:~|/{LETTER}{{1,100}})(?:/(?:{LETTER}|[.+-]){{1,100}}){{1,50}}(?<={LETTER})/?|"
+    rf"-[A-Za-z](?!{LETTER}|-)|--[a-z][a-z\d-]{{1,50}}(?!{LETTER})(?:=(?:{LETTER}|[./:+-]){{1,100}}(?<={LETTER}))?)"
 )
 
 
@@ -99,7 +102,9 @@ def _written(segment: Segment, text: str, alignment: Alignment | None) -> list[s
     """
     source, target = ([match.span() for match in _TOKEN.finditer(each)] for each in (segment.text, text))
     marks = segment.marks
-    ranges, parents = _ranges(segment, text, source, target, alignment)
+    linked = _links(segment.text, text, source, target, alignment)
+    source, target, linked = _cut_words(segment, text, source, target, linked)
+    ranges, parents = _ranges(segment, text, source, target, linked)
     starts: dict[int, list[int]] = defaultdict(list)
     for mark, (low, _) in enumerate(ranges):
         starts[low].append(mark)
@@ -159,18 +164,62 @@ def _written(segment: Segment, text: str, alignment: Alignment | None) -> list[s
     return [*pieces, "".join(plain) + segment.spaces[1]]
 
 
+def _cut_words(
+    segment: Segment,
+    text: str,
+    source: list[tuple[int, int]],
+    target: list[tuple[int, int]],
+    linked: list[list[int]],
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[list[int]]]:
+    """Cut words within which a mark begins or ends, as in H<sub>2</sub>O, if the translation has them, too."""
+    places = sorted({place for mark in segment.marks for place in (mark.start, mark.end)})
+    inner = [places[bisect_right(places, start) : bisect_left(places, end)] for start, end in source]
+    if not any(inner):
+        return source, target, linked
+    same: dict[str, list[int]] = defaultdict(list)
+    for j, (start, end) in reversed([*enumerate(target)]):
+        same[text[start:end]].append(j)
+    # The target token of each source token that is cut, and the places in it where it is cut
+    partners: dict[int, int] = {}
+    cuts: dict[int, list[int]] = {}
+    for i, (start, end) in enumerate(source):
+        word = segment.text[start:end]
+        near = [j for j in linked[i] if text[slice(*target[j])] == word] if inner[i] else []
+        while inner[i] and i not in partners and (near or same[word]):
+            j = near.pop() if near else same[word].pop()
+            if j not in cuts:
+                partners[i] = j
+                cuts[j] = [place - start for place in inner[i]]
+    pieces = [_cut(span, cuts.get(j, [])) for j, span in enumerate(target)]
+    first = [0, *itertools.accumulate(map(len, pieces))]
+    spans: list[tuple[int, int]] = []
+    links: list[list[int]] = []
+    for i, span in enumerate(source):
+        own = _cut(span, cuts[partners[i]] if i in partners else [])
+        spans += own
+        if i in partners:
+            links += [[first[partners[i]] + number] for number in range(len(own))]
+        else:
+            links.append([each for j in linked[i] for each in (first[j], first[j + 1] - 1)])
+    return spans, list(itertools.chain(*pieces)), links
+
+
+def _cut(span: tuple[int, int], offsets: Sequence[int]) -> list[tuple[int, int]]:
+    start, end = span
+    return list(itertools.pairwise([start, *(start + each for each in offsets), end]))
+
+
 def _ranges(
     segment: Segment,
     text: str,
     source: list[tuple[int, int]],
     target: list[tuple[int, int]],
-    alignment: Alignment | None,
+    linked: list[list[int]],
 ) -> tuple[list[tuple[int, int]], list[int]]:
     """Return the target tokens of each mark, from the first to before the last, and the number of the mark around it.
 
     A code has a place but no tokens. The number is -1 for a mark outside all others.
     """
-    linked = _links(segment.text, text, source, target, alignment)
     begins, stops = [start for start, _ in source], [end for _, end in source]
     words = [j for j, (start, _) in enumerate(target) if text[start].isalnum()]
     # Where what follows a number of source tokens stands
@@ -330,13 +379,13 @@ class Pieces:
             self.length += len(text)
 
     def text(self, start: int, end: int) -> None:
-        """Add text without soft hyphens; its addresses are codes."""
+        """Add text without soft hyphens; its addresses, paths and options are codes."""
         for match in _ADDRESS.finditer(self.content, start, end):
             self.text(start, match.start())
             start = match.end()
             # A language with spaces writes one before an address
             space = " " * bool(self.parts and re.match(f"[{_GLUED}]", self.parts[-1][-1]))
-            self.code(match.start(), start, self.write([space + self.read(match[0])]))
+            self.code(match.start(), start, (self.write([space]) if space else "") + match[0])
         self.add(self.read(self._take(start, end, None)).replace("\xad", ""))
 
     def code(self, start: int, end: int, raw: str | None = None, *, space: bool = False) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from seq2seq.checkpoint import Loaded
-from seq2seq.inference.export.agreement import Rows, require_agreement, specials
+from seq2seq.inference.export.agreement import Progress, Rows, require_agreement, silent, specials
 from seq2seq.inference.export.layouts import MODEL_TYPE
 from seq2seq.inference.export.plain_transformer import (
     plain_weights,
@@ -27,7 +27,9 @@ EXPRESSED = {"norm": ("pre", "post"), "src_positions": ("sinusoidal", "fairseq",
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 
 
-def write_ctranslate2(folder: Path, loaded: Loaded, *, positions: int | None, tags: list[int]) -> int:
+def write_ctranslate2(
+    folder: Path, loaded: Loaded, *, positions: int | None, tags: list[int], progress: Progress = silent
+) -> int:
     """Write the folder of a CTranslate2 model, compare it with ours, and return how many sentences agree.
 
     Raises:
@@ -38,6 +40,7 @@ def write_ctranslate2(folder: Path, loaded: Loaded, *, positions: int | None, ta
     heads = require_plain(config, "CTranslate2", EXPRESSED)
     ctranslate2 = require("ctranslate2", _PURPOSE, extra="export")
     specs = require("ctranslate2.specs", _PURPOSE, extra="export")
+    progress("writing the model for CTranslate2")
     model = loaded.model
     tokenizer = loaded.tokenizer
     spec = specs.TransformerSpec.from_config(
@@ -76,7 +79,8 @@ def write_ctranslate2(folder: Path, loaded: Loaded, *, positions: int | None, ta
     # One thread is enough for a dozen short sentences
     engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
     translate = _translate(engine, source, target, never=[target[token] for token in specials(tokenizer).never])
-    return require_agreement(model, tokenizer, translate, what="CTranslate2", positions=positions, tags=tags)
+    how: dict[str, Any] = {"positions": positions, "tags": tags, "progress": progress}
+    return require_agreement(model, tokenizer, translate, what="CTranslate2", **how)
 
 
 def _set_layer(spec: Any, weights: Mapping[str, Tensor], layer: str) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.checkpoint import MAX_TOKENIZER
-from seq2seq.data.languages import primary_subtag
+from seq2seq.data.languages import closest_codes, primary_subtag
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.export.agreement import specials
 from seq2seq.inference.export.plain_transformer import LAYER
@@ -110,7 +110,7 @@ def _tagged(
     wanted = primary_subtag(given or "")
     if named and told and not tagged and wanted != primary_subtag(told):
         log.warning("%s: its files say %s, and %s says %s", folder, told, option, named)
-    same = [code for code in tagged if primary_subtag(code) == wanted]
+    same = closest_codes(given or "", tagged)
     choices = [given] if given in tagged or not tagged else same if given else list(tagged)
     if len(choices) != 1:
         offered = same or sorted(tagged, key=lambda code: code[:2].lower() != wanted[:2])

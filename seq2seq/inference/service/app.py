@@ -55,6 +55,7 @@ from seq2seq.inference.service.messages import (
     checked,
     chosen_options,
     parsed,
+    status_of,
     texts_of,
 )
 from seq2seq.inference.service.metrics import Metrics
@@ -159,7 +160,7 @@ class Service:
         if results is None:
             return None
         if all(result.error for result in results):
-            raise RefusedError(500, f"the text could not be translated: {results[0].error}")
+            raise RefusedError(status_of(results), f"the text could not be translated: {results[0].error}")
         return Response(read.answer(results, languages[0]), media_type="application/json")
 
     def _submit(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from seq2seq.data.context import sentence_of
 from seq2seq.data.language_id import other_language
-from seq2seq.data.languages import other_subtags, primary_subtag, source_languages, target_languages
+from seq2seq.data.languages import closest_codes, source_languages, target_languages
 from seq2seq.inference.encoding import encode_pieces
 from seq2seq.inference.limits import MOST_WEIGHTS, TERMS_BEAM
 from seq2seq.inference.service.messages import (
@@ -146,8 +146,8 @@ class BatchTranslator:
             forced = force_candidates(translator, lines, found, align=True, step=step)
         results = []
         for i, (row, own) in enumerate(zip(found, forced, strict=True)):
-            if reason := next((note.reason for note in notes[i] if note.kind == "failed"), ""):
-                results.append(Translation(candidates=[], error=reason))
+            if failed := next((note for note in notes[i] if note.kind == "failed"), None):
+                results.append(Translation(candidates=[], error=failed.reason, by_input=failed.by_input))
                 continue
             warnings = [f"the text {note.text}" for note in notes[i]]
             if reason := next((each.reason for each in own if each.reason), ""):
@@ -198,9 +198,7 @@ def _code(wanted: str | None, known: list[str], exact: bool) -> str:
         return known[0]
     if wanted in known or exact:
         return wanted if wanted in known else ""
-    same = [code for code in known if primary_subtag(code) == primary_subtag(wanted)]
-    # zh-Hant is zho_Hant, though zho_Hans may be the first one
-    return max(same, key=lambda code: len(other_subtags(code) & other_subtags(wanted)), default="")
+    return next(iter(closest_codes(wanted, known)), "")
 
 
 class Models:

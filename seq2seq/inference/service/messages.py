@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_type_hints
 
@@ -18,6 +18,7 @@ from pydantic import (
     create_model,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import from_json, to_json
 from starlette.exceptions import HTTPException
 
@@ -144,9 +145,9 @@ class LibreRequest(BaseModel):
 
     def answer(self, translations: list[Translation], src_lang: str) -> bytes:
         """Return translations in LibreTranslate's form, as JSON, which has no place for a text that failed."""
-        failed = next((each.error for each in translations if each.error), None)
+        failed = [each for each in translations if each.error]
         if failed:
-            raise RefusedError(500, f"a text could not be translated: {failed}")
+            raise RefusedError(status_of(failed), f"a text could not be translated: {failed[0].error}")
         rows = [[candidate.text for candidate in each.candidates] for each in translations]
         answer: dict[str, Any] = {"translatedText": [row[0] for row in rows]}
         if self.alternatives:
@@ -209,6 +210,7 @@ class Translation(BaseModel):
     Attributes:
         language: Language of the text, if it is almost certainly not the one that the model translates from.
         glossary: Terms of the glossary that the text has.
+        by_input: The failure has its cause in the request.
     """
 
     text: str | None = None
@@ -217,6 +219,12 @@ class Translation(BaseModel):
     glossary: list[TermAnswer] | None = None
     warning: str | None = None
     error: str | None = None
+    by_input: SkipJsonSchema[bool] = Field(False, exclude=True)
+
+
+def status_of(failed: Sequence[Translation]) -> int:
+    """Return the status of an answer for texts that failed: 422 if the request is the cause, else 500."""
+    return 422 if all(each.by_input for each in failed) else 500
 
 
 class TranslateAnswer(BaseModel):
