@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.data.text_files import open_text
+from seq2seq.inference.notes import LIMITED
 from seq2seq.inference.partial_output import identity
 from seq2seq.options.command_line import (
     Parser,
@@ -190,6 +191,7 @@ def _write_corpus(inputs: Sequence[str], parts: Sequence[Path], sides: Sequence[
     end = b"\n" if documents else b""
     lines = 0
     pairs = 0
+    lacking = 0
     with atomic_file(sides[0]) as sources, atomic_file(sides[1]) as targets:
         for path, part in zip(inputs, parts, strict=True):
             with open_text(path) as source, open(part, encoding="utf-8") as rows:
@@ -201,17 +203,23 @@ def _write_corpus(inputs: Sequence[str], parts: Sequence[Path], sides: Sequence[
                         sources.write(end)
                         targets.write(end)
                         continue
-                    for translation in _translations(json.loads(row)):
+                    translations = list(_translations(json.loads(row)))
+                    for translation in translations:
                         sources.write(f"{text}\n".encode())
                         targets.write(f"{translation}\n".encode())
-                        pairs += 1
+                    pairs += len(translations)
+                    lacking += not translations
             sources.write(end)
             targets.write(end)
-    print_error(f"{pairs:,} pairs from {lines:,} lines")
+    left_out = f"; {lacking:,} lines are left out: no translation, or one that a limit of its length ended"
+    print_error(f"{pairs:,} pairs from {lines:,} lines{left_out if lacking else ''}")
 
 
 def _translations(entry: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the distinct translations of a line, best first; none of a line that failed."""
+    """Yield the distinct translations of a line, best first; none if it failed, or if a limit ended the best one."""
+    # Such a translation usually repeats itself to the limit
+    if LIMITED in entry.get("warnings", ()):
+        return
     found = [each["translation"] for each in (entry, *entry.get("alternatives", ())) if each["score"] is not None]
     yield from dict.fromkeys(filter(str.strip, found))
 

@@ -19,6 +19,7 @@ from seq2seq.data.hub import repository_of
 from seq2seq.data.pace import Pace
 from seq2seq.data.raw_pairs import open_split
 from seq2seq.data.readers import arrow_tables, strings
+from seq2seq.data.text_files import warn_once
 from seq2seq.settings.data import SPLITS, CorpusSettings
 
 if TYPE_CHECKING:
@@ -98,10 +99,16 @@ def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> No
     """Write the text of each split that has files, the rows of each split held out of training, and a report."""
     cleaner = Cleaner(settings.clean, languages=(settings.src, settings.tgt))
     rows: dict[str, int] = {}
+    warnings: list[str] = []
+
+    def warn(message: str) -> None:
+        warnings.append(message)
+        warn_once(message)
+
     for split in settings.splits:
         if settings.place(split) is None:
             continue
-        blocks = open_split(split, settings, cache_dir=cache_dir)
+        blocks = open_split(split, settings, cache_dir=cache_dir, warn=warn)
         rows[split] = _write_split(folder, split, blocks, cleaner)
         # Report the setting here; otherwise, an empty batch would fail later
         if rows[split] == 0:
@@ -110,7 +117,7 @@ def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> No
     if held_out:
         _hold_out(folder, held_out, settings.holdout, rows["train"])
     dropped = [list(row) for row in cleaner.dropped.values()]
-    report = {"dropped": dropped, "read": cleaner.read}
+    report = {"dropped": dropped, "read": cleaner.read, "warnings": warnings}
     (folder / "report.json").write_text(json.dumps(report, ensure_ascii=False), encoding="utf-8")
 
 
@@ -200,6 +207,9 @@ def _read_corpus(folder: Path, settings: CorpusSettings, fingerprint: str) -> Co
         splits[split] = dataset
         held_out += 0 if named else len(splits[split])
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    # Whoever trains may not have seen the preparation; earlier versions kept no warnings
+    for message in report.get("warnings", ()):
+        warn_once(message)
     dropped = [Dropped(*row) for row in report["dropped"]]
     # Held-out pairs are also read but not trained on
     if held_out:

@@ -26,6 +26,7 @@ from seq2seq.data.ragged import Ragged
 from seq2seq.data.token_cache import Encoded, PairEncoder
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.updates import TokenBatchSampler
+from seq2seq.system.errors import CorpusFault
 from seq2seq.system.ranks import SIGNALS
 
 # Number of pairs whose sampled segmentations are compared with the best ones, and the share of them that must fit.
@@ -361,15 +362,23 @@ class PackedLoader(DataLoader):
         super().__init__(dataset, collate_fn=collate_fn, **workers, **batching)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        """Iterate over the batches."""
+        """Iterate over the batches.
+
+        Raises:
+            CorpusFault: The text cannot be read further, after the first batch (before it: ValueError).
+        """
+        begun = False
         try:
             # Workers start when the first batch is requested
-            yield from self.ahead(self._start())
+            for batch in self.ahead(self._start()):
+                yield batch
+                begun = True
         except (ValueError, RuntimeError) as error:
             # Torch puts a worker's traceback into the message
-            if found := _OF_WORKER.fullmatch(str(error)):
-                raise ValueError(found[1].strip()) from None
-            raise
+            found = _OF_WORKER.fullmatch(str(error))
+            if not found and isinstance(error, RuntimeError):
+                raise
+            raise (CorpusFault if begun else ValueError)(found[1].strip() if found else str(error)) from None
 
     def _start(self) -> Iterator[Batch | Packed]:
         """Start the workers, if there are any."""

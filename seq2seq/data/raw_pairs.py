@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,14 +13,23 @@ from seq2seq.data.marks import unmarked
 from seq2seq.data.readers import LanguageColumns, text_pairs
 from seq2seq.data.split_files import find_files, is_address
 from seq2seq.data.text_checks import checked
+from seq2seq.data.text_files import warn_once
 from seq2seq.settings.data import CorpusSettings
 
 
-def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streaming: bool = False) -> Iterator[Pairs]:
+def open_split(
+    split: str,
+    settings: CorpusSettings,
+    *,
+    cache_dir: Path,
+    streaming: bool = False,
+    warn: Callable[[str], None] = warn_once,
+) -> Iterator[Pairs]:
     """Read blocks of raw pairs of a split, in their order; with `data.context`, each source has its context.
 
     Args:
         streaming: Read remote data without downloading it first.
+        warn: Called with each warning about the text.
 
     Raises:
         ValueError: A file is missing or damaged, a column is missing, or the network is unavailable.
@@ -44,7 +53,7 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
             blocks = text_pairs(Path(files[0]), Path(files[1]))
         else:
             blocks = documents(READERS[kind](Path(file), columns) for file in files)
-    blocks = checked(blocks, sides, unit=unit, training=split == "train")
+    blocks = checked(blocks, sides, unit=unit, training=split == "train", warn=warn)
     return _with_context(blocks, settings.context)
 
 

@@ -59,6 +59,11 @@ def find_files(split: str, settings: CorpusSettings) -> tuple[str, list[str]]:
     file_type = _file_type(str(location), settings)
     path = resolve_path(location)
     if file_type == "text":
+        if "*" in path.name:
+            raise ValueError(
+                f"{name}={location}: a pattern is for files that hold both sides ({', '.join(TABULAR)}); join the "
+                "files of each side, or name each pair of files in data.corpora"
+            )
         prefix = _prefix(path, name, settings)
         languages = (settings.src, settings.tgt)
         return "text", [_by_language(prefix, language, name, named=path) for language in languages]

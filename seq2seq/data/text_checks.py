@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -78,7 +78,14 @@ _FITS = 0.5
 _BETTER = 0.3
 
 
-def checked(blocks: Iterable[Pairs], sides: Sequence[str], *, unit: str, training: bool) -> Iterator[Pairs]:
+def checked(
+    blocks: Iterable[Pairs],
+    sides: Sequence[str],
+    *,
+    unit: str,
+    training: bool,
+    warn: Callable[[str], None] = warn_once,
+) -> Iterator[Pairs]:
     """Yield blocks of pairs unchanged; warn once of another encoding, of other line ends, and of a shift.
 
     Every text of a corpus passes here, whatever its format.
@@ -87,6 +94,7 @@ def checked(blocks: Iterable[Pairs], sides: Sequence[str], *, unit: str, trainin
         sides: Names of source and target in messages.
         unit: What holds one side of a pair: a line, or a row of a table.
         training: Ignore a few lines of another encoding, which cleaning counts.
+        warn: Called with each warning.
 
     Raises:
         ValueError: Much of validation or test text is not UTF-8, or a text is longer than `LONGEST_TEXT`.
@@ -109,10 +117,10 @@ def checked(blocks: Iterable[Pairs], sides: Sequence[str], *, unit: str, trainin
                 fault = lone_returns(lines, f"{name}: {unit}", first=first)
             if fault and name in pending:
                 pending.discard(name)
-                warn_once(fault)
+                warn(fault)
         if "shift" in pending and (shift := find_shift(*block, first=first)):
             pending.discard("shift")
-            warn_once(f"{sides[0]} and {sides[1]}: {shift}")
+            warn(f"{sides[0]} and {sides[1]}: {shift}")
         first += len(block[0])
         yield block
 

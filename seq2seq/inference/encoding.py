@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import unicodedata
 from collections.abc import Callable, Sequence
 
 from seq2seq.data.text_files import is_blank
@@ -37,6 +38,45 @@ def encode_pieces(tokenizer: Tokenizer, lines: Sequence[str], *, note: Callable[
         except LineError as error:
             note(Note.failed(i, error.reason))
     return pieces
+
+
+def readable(tokenizer: Tokenizer, lines: Sequence[str]) -> list[str]:
+    """Replace characters that a tokenizer of text lacks by others that mean the same, so that the model can read them.
+
+    A character becomes its composed form, or else its compatible form (NFC, NFKC), if the tokenizer has that. An
+    invisible one (control and format characters) becomes a space if it is white space, else nothing. All other lines
+    and characters stay as they are.
+    """
+    found = [whole_characters(line) for line in lines]
+    if tokenizer.patches or tokenizer.factors:
+        return found
+    unusual = [i for i, line in enumerate(found) if not (line.isascii() and line.isprintable())]
+    # One call for all lines: the tokenizer's overhead is per call
+    encoded = tokenizer.encode_src([found[i] for i in unusual])
+    for i, ids in zip(unusual, encoded, strict=True):
+        if _lacking(tokenizer, ids):
+            found[i] = _readable(tokenizer, found[i])
+    return found
+
+
+def _lacking(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
+    """Count the ids of text that has no piece of its own: unknown characters, or their bytes."""
+    return sum(i == tokenizer.unk_id or tokenizer.src.is_byte(i) for i in ids[:-1])
+
+
+def _readable(tokenizer: Tokenizer, line: str) -> str:
+    def lacks(text: str) -> int:
+        return _lacking(tokenizer, tokenizer.encode_src([text])[0])
+
+    line = min(line, unicodedata.normalize("NFC", line), key=lacks)
+    forms = {}
+    for character in filter(lacks, set(line)):
+        form = unicodedata.normalize("NFKC", character)
+        if unicodedata.category(character) in ("Cc", "Cf"):
+            form = " " if character.isspace() else ""
+        if not lacks(form):
+            forms[character] = form
+    return min(line, line.translate(str.maketrans(forms)), key=lacks)
 
 
 def whole_characters(line: str) -> str:

@@ -18,7 +18,14 @@ from seq2seq.data.marks import unmarked
 from seq2seq.data.sentences import sentences
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.encoding import begins_word, encode_pieces, longest_part, source_pieces, whole_characters
+from seq2seq.inference.encoding import (
+    begins_word,
+    encode_pieces,
+    longest_part,
+    readable,
+    source_pieces,
+    whole_characters,
+)
 from seq2seq.inference.glossary import Term
 from seq2seq.inference.limits import MOST_PARTS, SENTENCES
 from seq2seq.inference.notes import Note
@@ -123,7 +130,11 @@ class LineCutter:
                 self.note(Note.failed(i, error.reason))
                 rows[i] = [""]
         # One call for all lines: the tokenizer's overhead is per call
-        pieces = iter(encode_pieces(self.tokenizer, [text for row in rows for text in row[::2]], note=self.note))
+        texts = readable(self.tokenizer, [text for row in rows for text in row[::2]])
+        pieces = iter(encode_pieces(self.tokenizer, texts, note=self.note))
+        read = iter(texts)
+        for row in rows:
+            row[::2] = [next(read) for _ in row[::2]]
         return [self._line(i, row, pieces, keep=i in whole) for i, row in enumerate(rows)]
 
     def _line(self, position: int, row: Sequence[str], pieces: Iterator[list[int]], *, keep: bool) -> SourceLine:

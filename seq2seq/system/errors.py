@@ -36,6 +36,10 @@ class LineError(ValueError):
         return f"line {self.position + 1} is {shown!r}: {self.reason}"
 
 
+class CorpusFault(RuntimeError):  # noqa: N818 - shown as a fault, not as a mistake of the program
+    """The text of a corpus cannot be read further, after a part of it was trained on; the message says why."""
+
+
 def visible(value: Any) -> Any:
     """Return a foreign text in one line that is safe to print: control characters as escapes such as \\x1b.
 

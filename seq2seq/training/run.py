@@ -345,7 +345,7 @@ def _how_to_continue(folder: RunFolder, *, trained: bool) -> str:
         return "there was no checkpoint yet: the same command starts over"
     if trained:
         return f"training is done, and {folder.best} is whole: resume=auto continues with the test"
-    return f"{folder.last} is whole: continue with resume=auto (force=true if settings changed)"
+    return f"{folder.last} is whole: continue with resume=auto (force=true if settings or the text changed)"
 
 
 def _leave(stop: TrainingInterrupt, rest: str) -> NoReturn:

@@ -14,6 +14,7 @@ import pytest
 import tiny
 
 from seq2seq import distill, translate
+from seq2seq.inference.notes import LIMITED
 from seq2seq.inference.translator import Translator
 
 EXHAUSTIVE = {"test_a_failure_of_the_translation_ends_the_command"}
@@ -127,6 +128,7 @@ def test_lines_without_a_translation_are_left_out():
     assert list(distill._translations(failed)) == []
     one = {"translation": "a", "score": -1.0}
     assert list(distill._translations({**one, "alternatives": [{**one}, {**one, "translation": " "}, failed]})) == ["a"]
+    assert list(distill._translations({**one, "warnings": ["is longer than any training line", LIMITED]})) == []
 
 
 def test_settings_train_a_student(ckpt, folder, calls, capsys):

@@ -194,6 +194,8 @@ def test_patterns_and_addresses(tmp_path):
     write_parquet(tmp_path / "train-00001-of-00002.parquet", wmt(PAIRS[30:]))
     pattern = str(tmp_path / "train-*.parquet")
     assert load(options(tmp_path, train=pattern, valid=pattern, test=pattern), tmp_path / "c") == PAIRS
+    with pytest.raises(ValueError, match="a pattern is for files that hold both sides"):
+        load(options(tmp_path, train=str(tmp_path / "train*.de"), valid=pattern, test=pattern), tmp_path / "c")
     address = f"file://{pattern}"  # as hf://datasets/wmt/wmt19@<revision>/de-en/train-*.parquet
     assert load(options(tmp_path, train=address, valid=address, test=address), tmp_path / "c2") == PAIRS
 
@@ -407,6 +409,17 @@ def test_evaluation_text_that_is_not_utf8_is_told_or_refused(tmp_path, caplog, k
             validate_corpus(chosen, cache_dir=tmp_path / "c")
             assert load(chosen, tmp_path / "c", "test")[7][0] == "W\ufffdnde"
             assert caplog.text.count("8 is not UTF-8, or has U+FFFD, as 1 of 60 do") == 1
+
+
+def test_warnings_about_training_text_come_again_with_the_cached_text(tmp_path, caplog):
+    write_splits(tmp_path)
+    lines = (tmp_path / "train.de").read_bytes().splitlines()
+    (tmp_path / "train.de").write_bytes(b"".join(b"%s \xe4\n" % line for line in lines[:-1]) + lines[-1] + b"\n")
+    for _ in range(2):
+        warn_once.cache_clear()
+        caplog.clear()
+        load(options(tmp_path), tmp_path / "c")
+        assert caplog.text.count("train.de: line 1 is not UTF-8") == 1
 
 
 @settings(max_examples=40, deadline=None)

@@ -16,6 +16,7 @@ from seq2seq.data import hub, raw_pairs
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.data import CorpusSettings
+from seq2seq.system.errors import CorpusFault
 from seq2seq.training.lightning_parts.datamodule import TranslationDataModule
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import train
@@ -136,6 +137,17 @@ def test_a_stream_resumes_at_its_position(folder, workers):
     made.seek(epoch=0, step=at)
     assert same(first(made, 60 - at), whole[at:])
     assert same(first(made, 5), whole[:5])  # the next iteration begins at the beginning
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_fault_of_the_text_after_the_first_batch_ends_a_training_and_is_no_wrong_setting(folder, tmp_path, workers):
+    root = tmp_path / "text"
+    shutil.copytree(folder, root, ignore=shutil.ignore_patterns("cache"))
+    with open(root / "train.en", "a") as side:
+        side.write("one line too many\n")
+    made = streamed(root, num_workers=workers)
+    with pytest.raises(CorpusFault, match="231"):
+        rounds(made, 2 * SIZE)
 
 
 def test_ranks_share_the_pairs(folder):

@@ -16,7 +16,9 @@ import tiny
 from seq2seq import checkpoint
 from seq2seq.data.languages import NO_TAGS, Tags
 from seq2seq.data.line_statistics import LineStatistics
+from seq2seq.data.tokenizer import train_tokenizer
 from seq2seq.inference import parts as parts_module
+from seq2seq.inference.encoding import readable
 from seq2seq.inference.forced_text import force_candidates, force_lines
 from seq2seq.inference.notes import Note
 from seq2seq.inference.parts import LineCutter, SourceLine, SourcePart, split
@@ -24,6 +26,7 @@ from seq2seq.inference.search_parts import Part, join_parts, make_parts
 from seq2seq.inference.translator import TranslatedText, Translator
 from seq2seq.search import Hypothesis, Source
 from seq2seq.settings.search import SamplingSettings, SearchSettings
+from seq2seq.settings.tokenizer import TokenizerSettings
 
 SENTENCES = ["Der Hund geht.", "Die Katze und ich.", "Das Haus!"]
 PARAGRAPH = " ".join(SENTENCES)
@@ -49,6 +52,30 @@ def cutter(
     given = {"src_lang": "de", "statistics": statistics or LineStatistics(), "max_len": max_len, "tags": tags}
     translator: Any = SimpleNamespace(tokenizer=tiny.tokenizer(**how), **given)
     return LineCutter(translator=translator, mode=mode, note=note)
+
+
+@pytest.mark.parametrize("byte_fallback", [True, False])
+def test_characters_that_the_vocabulary_lacks_are_read_as_ones_that_mean_the_same(byte_fallback):
+    tokenizer = tiny.tokenizer(byte_fallback=byte_fallback, vocab_size=300 if byte_fallback else 50)
+    lines = {
+        "Der Hu\xadnd\u200e geht\ufeff.\x07": "Der Hund geht.",
+        "Der\xa0Hund\u202fgeht.\t": "Der Hund geht. ",
+        "Der Ｈund geht.": "Der Hund geht.",
+        # Visible, and without another form
+        "Der ☂ geht.": "Der ☂ geht.",
+        "Der Hund geht.": "Der Hund geht.",
+        "\ud800": "?",
+        "": "",
+    }
+    assert readable(tokenizer, list(lines)) == list(lines.values())
+    # A character of the vocabulary stays, whatever it is
+    sizes = TokenizerSettings(vocab_size=12, byte_fallback=False)
+    known = train_tokenizer(src_lines=["a\xadb e\u0301 c"] * 9, tgt_lines=["a b c"] * 9, settings=sizes)
+    assert readable(known, ["a\xadb e\u0301", "é"]) == ["a\xadb e\u0301", "é"]
+
+
+def test_what_is_invisible_does_not_change_a_translation(translator):
+    assert translator.texts(["Der Hu\xadnd\xa0geht.\n\u200bUnd ich."]) == translator.texts(["Der Hund geht.\nUnd ich."])
 
 
 def size(text: str) -> int:

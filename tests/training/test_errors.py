@@ -24,6 +24,7 @@ from seq2seq import checkpoint
 from seq2seq.metrics import scorers
 from seq2seq.runs.training_state import model_weights, read_state
 from seq2seq.settings.optim import OptimSettings
+from seq2seq.system.errors import CorpusFault
 from seq2seq.training.bounds.divergence import SkippedUpdates
 from seq2seq.training.bounds.faults import TrainingFault, as_fault
 from seq2seq.training.callbacks.ema import AverageWeights
@@ -163,6 +164,7 @@ def test_other_errors_are_no_faults():
     given = {"shape": (1, 2, 3), "max_tokens": 4}
     assert as_fault(RuntimeError("shapes do not match"), **given) is None
     assert as_fault(ValueError("no"), **given) is None
+    assert "line 7" in str(as_fault(CorpusFault("train.de: line 7"), **given))
     assert "1 sentences, 2 + 3" in str(as_fault(torch.OutOfMemoryError("CUDA out of memory"), **given))
     assert "x.arrow: No such file" in str(as_fault(FileNotFoundError(2, "No such file", "x.arrow"), **given))
 

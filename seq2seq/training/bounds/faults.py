@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from seq2seq.system.errors import first_line, is_out_of_memory, machine_fault, os_message
+from seq2seq.system.errors import CorpusFault, first_line, is_out_of_memory, machine_fault, os_message
 
 
 class TrainingFault(Exception):  # noqa: N818 - shown as a fault, not as a mistake of the program
@@ -51,8 +51,8 @@ def as_fault(
             f"out of memory before the first batch ({first_line(error)}): the model or the corpus is too large, or "
             "other programs hold the memory; take a smaller one, more memory or another device, or end the others"
         )
-    # A search raises this if its scores are not finite.
-    if isinstance(error, FloatingPointError):
+    # A search raises the first if its scores are not finite.
+    if isinstance(error, FloatingPointError | CorpusFault):
         return TrainingFault(str(error))
     fault = machine_fault(error) or error
     # An OSError without a number is not from a system call.
