@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from seq2seq.inference.export.layouts import LAYOUTS, foreign_part
 from seq2seq.options.command_line import Parser, exit_status, nonempty, require_folder, run_command, warn
@@ -58,8 +57,8 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(f"--out {out}: this command runs within that folder, which cannot be replaced; name another")
     if out.is_dir() and (reason := foreign_part(out, LAYOUTS[options.format])):
         raise ValueError(f"--out {out}: {reason}; choose another folder, or empty it first")
-    # Imports alone take seconds
-    print_error("reading the checkpoint")
+    # Before imports, which take seconds
+    print_error(f"writing {options.format}, and comparing translations with the checkpoint's: this may take minutes")
     import torch
 
     from seq2seq.inference.export.agreement import SENTENCES
@@ -70,8 +69,9 @@ def _run(options: argparse.Namespace) -> int:
 
     torch.set_num_threads(cores.threads(torch.get_num_threads()))
     origin = Origin(*read_origin(Path(options.ckpt)))
-    how: dict[str, Any] = {"trust": options.trust, "dtype": options.dtype, "progress": print_error}
-    agreed, notes = export_model(options.ckpt, out, format=options.format, origin=origin, **how)
+    agreed, notes = export_model(
+        options.ckpt, out, format=options.format, origin=origin, trust=options.trust, dtype=options.dtype
+    )
     for note in notes:
         warn(note)
     for name, count in agreed.items():

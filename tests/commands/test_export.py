@@ -77,9 +77,7 @@ def exported(ckpt: Path, out: Path) -> Path:
 @pytest.mark.usefixtures("without_marian")
 def test_a_folder_of_weights_is_the_checkpoint(ckpt, tmp_path, capsys):
     folder = exported(ckpt, tmp_path / "out")
-    told = capsys.readouterr().err.splitlines()
-    assert told[:2] == ["reading the checkpoint", "writing the weights as safetensors"]
-    assert "without the folder marian: MarianMTModel needs" in told[2]
+    assert "without the folder marian: MarianMTModel needs" in capsys.readouterr().err
     ours = Translator.load(ckpt, device="cpu")
     theirs = Translator.load(folder, device="cpu")
     assert theirs.translate(LINES) == ours.translate(LINES)
@@ -318,10 +316,7 @@ def test_two_tokens_as_good_as_equal_are_no_disagreement(tokenizer):
         # The twins have the same logit everywhere, above all others
         given.model.output.weight[[one, other]] = 0.0
         given.model.output.bias[[one, other]] = 100.0
-    stages: list[str] = []
-    how: dict[str, Any] = {"what": "x", "progress": stages.append}
-    ours = require_agreement(given.model, tokenizer, lambda rows, limit: [[one] * (limit - 1)] * len(rows), **how)
-    assert stages == ["comparing translations of x with the checkpoint's"]
+    ours = require_agreement(given.model, tokenizer, lambda rows, limit: [[one] * (limit - 1)] * len(rows), what="x")
     twin = require_agreement(given.model, tokenizer, lambda rows, limit: [[other] * (limit - 1)] * len(rows), what="x")
     assert {ours, twin} == {0, SENTENCES}
 

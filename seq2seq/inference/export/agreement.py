@@ -22,12 +22,6 @@ _LIMIT = 30
 TIE = 1e-3
 
 Rows = list[list[int]]
-# Reports the stage of an export that begins.
-Progress = Callable[[str], None]
-
-
-def silent(stage: str) -> None:
-    """Report nothing."""
 
 
 def drawn_sources(tokenizer: Tokenizer, tags: Sequence[int] = ()) -> Rows:
@@ -66,7 +60,6 @@ def require_agreement(
     positions: int | None = None,
     tags: Sequence[int] = (),
     tie: float = TIE,
-    progress: Progress = silent,
 ) -> int:
     """Compare greedy translations of drawn sentences, and return how many sentences agree to the last token.
 
@@ -78,12 +71,10 @@ def require_agreement(
         positions: The longest sequence that the model takes.
         tags: Ids before every source.
         tie: Logits that are closer count as equal.
-        progress: Called with what begins.
 
     Raises:
         ValueError: A translation differs by more than rounding.
     """
-    progress(f"comparing translations of {what} with the checkpoint's")
     rows = drawn_sources(tokenizer, tags)
     if positions:
         # The last id is eos

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from seq2seq.checkpoint import Loaded
-from seq2seq.inference.export.agreement import Progress, Rows, require_agreement, silent, specials
+from seq2seq.inference.export.agreement import Rows, require_agreement, specials
 from seq2seq.inference.export.layouts import MODEL_TYPE
 from seq2seq.inference.export.plain_transformer import (
     plain_weights,
@@ -27,9 +27,7 @@ EXPRESSED = {"norm": ("pre", "post"), "src_positions": ("sinusoidal", "fairseq",
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 
 
-def write_ctranslate2(
-    folder: Path, loaded: Loaded, *, positions: int | None, tags: list[int], progress: Progress = silent
-) -> int:
+def write_ctranslate2(folder: Path, loaded: Loaded, *, positions: int | None, tags: list[int]) -> int:
     """Write the folder of a CTranslate2 model, compare it with ours, and return how many sentences agree.
 
     Raises:
@@ -40,7 +38,6 @@ def write_ctranslate2(
     heads = require_plain(config, "CTranslate2", EXPRESSED)
     ctranslate2 = require("ctranslate2", _PURPOSE, extra="export")
     specs = require("ctranslate2.specs", _PURPOSE, extra="export")
-    progress("writing the model for CTranslate2")
     model = loaded.model
     tokenizer = loaded.tokenizer
     spec = specs.TransformerSpec.from_config(
@@ -79,8 +76,7 @@ def write_ctranslate2(
     # One thread is enough for a dozen short sentences
     engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
     translate = _translate(engine, source, target, never=[target[token] for token in specials(tokenizer).never])
-    how: dict[str, Any] = {"positions": positions, "tags": tags, "progress": progress}
-    return require_agreement(model, tokenizer, translate, what="CTranslate2", **how)
+    return require_agreement(model, tokenizer, translate, what="CTranslate2", positions=positions, tags=tags)
 
 
 def _set_layer(spec: Any, weights: Mapping[str, Tensor], layer: str) -> None:

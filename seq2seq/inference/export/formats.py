@@ -10,7 +10,6 @@ from typing import Any
 from seq2seq.checkpoint import Loaded, Stored, save
 from seq2seq.data.languages import tags_of
 from seq2seq.inference.description import write_description
-from seq2seq.inference.export.agreement import Progress, silent
 from seq2seq.inference.export.card import Origin, model_card
 from seq2seq.inference.export.plain_transformer import UnsupportedError
 from seq2seq.inference.model_files import load_model, locate
@@ -21,14 +20,7 @@ from seq2seq.system.packages import MissingPackageError
 
 
 def export_model(
-    ckpt: str,
-    out: Path,
-    *,
-    format: str,
-    origin: Origin,
-    trust: Sequence[str] = (),
-    dtype: str = "float32",
-    progress: Progress = silent,
+    ckpt: str, out: Path, *, format: str, origin: Origin, trust: Sequence[str] = (), dtype: str = "float32"
 ) -> tuple[dict[str, int], list[str]]:
     """Write the folder `out`, which appears once it is complete and agrees with the checkpoint.
 
@@ -39,7 +31,6 @@ def export_model(
         origin: Record of the run, for the model card.
         trust: Packages besides this one whose mixers may be named.
         dtype: Number format of linear layers: float32, or int8 for ONNX.
-        progress: Called with what begins.
 
     Returns:
         The number of drawn sentences that agree to the last token, by program; and the reasons why an optional part of
@@ -52,8 +43,7 @@ def export_model(
         raise ValueError(f"--dtype {dtype} is for --format onnx only; {format} folders hold float32 weights")
     loaded = load_model(checkpoint_file(locate(ckpt)), device="cpu", trust=trust)
     positions = max_positions(loaded.meta["model"], trust=trust)
-    tags = tags_of(loaded.meta, loaded.tokenizer).source
-    limits: dict[str, Any] = {"positions": positions, "tags": tags, "progress": progress}
+    limits: dict[str, Any] = {"positions": positions, "tags": tags_of(loaded.meta, loaded.tokenizer).source}
     with atomic_folder(out, replace=True) as folder:
         if format == "ctranslate2":
             from seq2seq.inference.export.ctranslate2_model import write_ctranslate2
@@ -63,21 +53,18 @@ def export_model(
             from seq2seq.inference.export.onnx_graphs import write_onnx
 
             return {"ONNX Runtime": write_onnx(folder, loaded, trust=trust, dtype=dtype, **limits)}, []
-        return _write_huggingface(folder, loaded, origin, progress)
+        return _write_huggingface(folder, loaded, origin)
 
 
-def _write_huggingface(
-    folder: Path, loaded: Loaded, origin: Origin, progress: Progress
-) -> tuple[dict[str, int], list[str]]:
+def _write_huggingface(folder: Path, loaded: Loaded, origin: Origin) -> tuple[dict[str, int], list[str]]:
     """Write weights and card, and a folder `marian` inside if Marian can express the model."""
     from seq2seq.inference.export.marian import write_marian
 
     agreed, notes = {}, []
     try:
-        agreed["MarianMTModel"] = write_marian(folder / "marian", loaded, progress=progress)
+        agreed["MarianMTModel"] = write_marian(folder / "marian", loaded)
     except (UnsupportedError, MissingPackageError) as error:
         notes.append(f"without the folder marian: {error}")
-    progress("writing the weights as safetensors")
     write_safetensors(folder, loaded, origin, marian=bool(agreed))
     # safetensors makes files that only their owner can read
     for path in folder.rglob("*.safetensors"):

@@ -14,7 +14,7 @@ from seq2seq.checkpoint import Loaded
 from seq2seq.data.languages import language_tag, tagged_languages, tags_of
 from seq2seq.data.moses_bpe import MosesBpe
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.export.agreement import Progress, Rows, drawn_sources, require_agreement, silent, specials
+from seq2seq.inference.export.agreement import Rows, drawn_sources, require_agreement, specials
 from seq2seq.inference.export.plain_transformer import (
     LAYER,
     UnsupportedError,
@@ -34,7 +34,7 @@ _POSITIONS = 1024
 EXPRESSED = {"norm": ("post",), "positions": ("sinusoidal",), "src_positions": ("sinusoidal",)}
 
 
-def write_marian(folder: Path, loaded: Loaded, *, progress: Progress = silent) -> int:
+def write_marian(folder: Path, loaded: Loaded) -> int:
     """Write a folder for MarianMTModel and MarianTokenizer, compare it with ours, and return how many sentences agree.
 
     Raises:
@@ -46,7 +46,6 @@ def write_marian(folder: Path, loaded: Loaded, *, progress: Progress = silent) -
     if isinstance(tokenizer.src, MosesBpe):
         raise UnsupportedError("MarianTokenizer reads SentencePiece models, and this tokenizer is of Moses and BPE")
     transformers = require("transformers", "MarianMTModel", extra="export")
-    progress("writing the model for MarianMTModel")
     model = transformers.MarianMTModel(_config(transformers, loaded, heads)).eval()
     weights = _weights(loaded)
     # Marian computes its tables of positions, and has no `shared` if source and target have different tables
@@ -58,8 +57,8 @@ def write_marian(folder: Path, loaded: Loaded, *, progress: Progress = silent) -
     # Read back, to compare the files and not the model in memory
     written = transformers.MarianMTModel.from_pretrained(folder).eval()
     _require_ids(transformers.MarianTokenizer.from_pretrained(folder), loaded)
-    how: dict[str, Any] = {"tags": tags_of(loaded.meta, tokenizer).source, "progress": progress}
-    return require_agreement(loaded.model, tokenizer, _translate(written, tokenizer), what="MarianMTModel", **how)
+    tags = tags_of(loaded.meta, tokenizer).source
+    return require_agreement(loaded.model, tokenizer, _translate(written, tokenizer), what="MarianMTModel", tags=tags)
 
 
 def _config(transformers: Any, loaded: Loaded, heads: int) -> Any:

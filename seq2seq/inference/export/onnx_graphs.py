@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from seq2seq.checkpoint import Loaded
 from seq2seq.inference.description import write_description
-from seq2seq.inference.export.agreement import TIE, Progress, greedy, require_agreement, silent
+from seq2seq.inference.export.agreement import TIE, greedy, require_agreement
 from seq2seq.inference.export.int8 import Int8Linear, in_int8
 from seq2seq.inference.onnx_model import FORMAT, GRAPHS, OUTPUT, load_onnx, step_names
 from seq2seq.kernels.attention.weights import normalize
@@ -231,7 +231,6 @@ def write_onnx(
     tags: list[int],
     trust: Sequence[str] = (),
     dtype: str = "float32",
-    progress: Progress = silent,
 ) -> int:
     """Write the folder of the two graphs, compare it with ours, and return how many sentences agree.
 
@@ -265,9 +264,7 @@ def write_onnx(
     step = StepGraph(model, one.context, one.state).eval()
     inputs, outputs = step_names(leaves(one.context), leaves(one.state))
     context = [name for name in inputs if name.startswith("context.")]
-    progress("writing the graph of the encoder")
     _export(encoder, one.encoder, other.encoder, folder / GRAPHS[0], ["src", "mask"], context, positions)
-    progress("writing the graph of a decoding step")
     _export(step, one.step, other.step, folder / GRAPHS[1], inputs, outputs, positions)
     _write_output(folder / OUTPUT, loaded.model, dtype)
     write_description(folder, loaded.meta, loaded.tokenizer, "onnx", {"format": FORMAT, **notes})
@@ -276,8 +273,9 @@ def write_onnx(
     translate = functools.partial(greedy, written.model, loaded.tokenizer)
     try:
         tie = _INT8_TIE if dtype == "int8" else TIE
-        how: dict[str, Any] = {"positions": positions, "tags": tags, "tie": tie, "progress": progress}
-        return require_agreement(model, loaded.tokenizer, translate, what="ONNX Runtime", **how)
+        return require_agreement(
+            model, loaded.tokenizer, translate, what="ONNX Runtime", positions=positions, tags=tags, tie=tie
+        )
     except RuntimeError as error:
         # The exporter has fixed a size inside the graph, which the inputs do not show
         raise ValueError(f"no ONNX export with dynamic sizes for this model; nothing was written: {error}") from None
