@@ -22,7 +22,7 @@ from seq2seq.data.corpus import Corpus, limited, load_corpus
 from seq2seq.data.dataset import EncodedCorpus, PairDataset
 from seq2seq.data.extension import extend_tokenizer
 from seq2seq.data.factors import without_factors
-from seq2seq.data.fingerprints import TEXT_VERSION
+from seq2seq.data.fingerprints import TEXT_VERSION, corpus_fingerprint
 from seq2seq.data.line_statistics import LineStatistics, warn_of_other_lines
 from seq2seq.data.multi_corpus import Mixture, NamedCorpus, naming
 from seq2seq.data.overlap import warn_of_trained_pairs
@@ -224,6 +224,14 @@ def prepare_corpora(plan: DataPlan) -> PreparedData:
         for split in SPLITS[1:]:
             warn_of_other_lines(prepared.statistics, split, prepared.corpora(split))
     return prepared
+
+
+def text_fingerprint(plan: DataPlan) -> str | None:
+    """Return the fingerprint that `prepare_corpora` finds, before it reads the text; None with `data.limit`."""
+    if any(part.corpus.limit is not None for part in plan.parts):
+        return None
+    texts = [corpus_fingerprint(part.corpus) for part in plan.parts]
+    return _fingerprint(plan, texts, plan.stream and plan.stream.fingerprint)
 
 
 def _load_part(part: NamedCorpus, plan: DataPlan) -> Corpus:

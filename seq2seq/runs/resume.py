@@ -171,18 +171,20 @@ class Resumed(NamedTuple):
             new=origin.get("new"),
         )
 
-    def require_same_text(self, corpus: str, tokenizer: Mapping[str, Any], *, force: bool = False) -> None:
-        """Raise ValueError if the fingerprint of the corpus or the state of the tokenizer has changed.
+    def require_same_text(self, corpus: str, *, force: bool = False) -> None:
+        """Raise ValueError if the fingerprint of the corpus has changed.
 
         Args:
             force: Accept another corpus, with a warning.
         """
         if self.corpus != corpus:
-            reason = "the text of the corpus, or how it is cleaned, has changed since"
+            reason = "the text of the corpus (training, validation or test), or how it is cleaned, has changed since"
             if not force:
                 raise _another_run(self.path, reason)
             log.warning("force=true: %s", reason)
-        # Not even with force: the embeddings of the checkpoint have no meaning for other pieces
+
+    def require_same_pieces(self, tokenizer: Mapping[str, Any]) -> None:
+        """Raise ValueError if the state of the tokenizer has changed: the embeddings have no meaning for others."""
         if not same_pieces(self.tokenizer, tokenizer):
             raise _another_run(self.path, "the tokenizer has changed since", forcible=False)
 

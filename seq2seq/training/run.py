@@ -17,7 +17,7 @@ from lightning.fabric.utilities.warnings import PossibleUserWarning
 
 from seq2seq import checkpoint
 from seq2seq.data.batching import padded_width
-from seq2seq.data.preparation import prepare_corpora
+from seq2seq.data.preparation import prepare_corpora, text_fingerprint
 from seq2seq.kernels.fused import fused
 from seq2seq.metadata import describe
 from seq2seq.network.build import build_model, max_positions
@@ -206,11 +206,16 @@ class TrainingRun:
 
     def prepare(self) -> None:
         """Prepare the corpora, choose the micro-batch of `data.max_tokens=auto`, and open `data`."""
+        force = self.plan.run.force
+        # Another text or tokenizer would make the checkpoint's position meaningless. Preparing the text may take hours.
+        known = text_fingerprint(self.data_plan) if self.resumed else None
+        if self.resumed and known:
+            self.resumed.require_same_text(known, force=force)
         self.prepared = prepare_corpora(self.data_plan)
         if self.resumed:
-            # Before any training: another text or tokenizer would make the checkpoint's position meaningless.
-            tokenizer = self.prepared.tokenizer.to_state()
-            self.resumed.require_same_text(self.prepared.fingerprint, tokenizer, force=self.plan.run.force)
+            if not known:
+                self.resumed.require_same_text(self.prepared.fingerprint, force=force)
+            self.resumed.require_same_pieces(self.prepared.tokenizer.to_state())
         self.links = align_pieces(self.prepared) if self.plan.optim.guided_alignment else None
         if self.data_plan.max_tokens is None:  # auto, and no earlier part of the run decided it
             self.prepared = self.prepared.with_max_tokens(self._largest_batch())

@@ -475,8 +475,11 @@ def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
     for lang in ("de", "en"):
         with (own / f"train.{lang}").open("a") as file:
             file.write("Tim\n")
+    prepared = sorted(first.data_plan.cache_dir.iterdir())
     with pytest.raises(ValueError, match="text of the corpus"):
         execute(toycorpus.settings(own, tmp_path, *given, "resume=auto"))
+    # Before the text is prepared again
+    assert sorted(first.data_plan.cache_dir.iterdir()) == prepared
     assert {path: path.read_bytes() for path in first.folder.path.rglob("*") if path.is_file()} == before
     settings, corpus_id = first.plan.config, first.prepared.fingerprint
     resumed = Resumed.open(first.folder.last, settings, first.folder)
@@ -484,9 +487,10 @@ def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
     assert resumed.threads
     assert Resumed.open(first.folder.last, two, first.folder).threads is None
     with pytest.raises(ValueError, match=r"tokenizer has changed .* run=<name>$"):
-        resumed.require_same_text(corpus_id, {}, force=True)
+        resumed.require_same_pieces({})
     # Other sampling leaves the pieces as they are
-    resumed.require_same_text(corpus_id, {**first.prepared.tokenizer.to_state(), "sampling_alpha": 0.5})
+    resumed.require_same_pieces({**first.prepared.tokenizer.to_state(), "sampling_alpha": 0.5})
+    resumed.require_same_text(corpus_id)
     with pytest.raises(ValueError, match=r"best\.safetensors: holds only weights, .*; name the run's folder"):
         checked(own, tmp_path, f"resume={first.folder.best}")
 

@@ -24,7 +24,7 @@ from seq2seq.data.languages import Tags
 from seq2seq.data.multi_corpus import Mixture, NamedCorpus
 from seq2seq.data.multi_corpus import parts_of as parts_of_settings
 from seq2seq.data.pace import Pace
-from seq2seq.data.preparation import PreparedData, prepare_corpora
+from seq2seq.data.preparation import PreparedData, prepare_corpora, text_fingerprint
 from seq2seq.data.token_cache import PairEncoder, read_ids, write_ids
 from seq2seq.data.updates import TokenBatchSampler, exactly
 from seq2seq.inference import translator
@@ -104,6 +104,7 @@ def test_tag_stands_before_the_sources_of_its_corpus_only(folder):
             )
             assert tag not in row[1:].tolist()
     assert sorted(seen) == list(range(made.prepared.size("train"))) == list(range(420))
+    assert text_fingerprint(made.prepared.plan) == made.prepared.fingerprint
     assert [seen[i][0] for i in range(420)] == [False] * 300 + [True] * 120
     assert [seen[i][1].removeprefix(" ⁇ ").strip() for i in range(420)] == made.prepared.sources("train")
     assert [tokenizer.decode([seen[i][2]])[0] for i in range(420)] == made.prepared.references("train")

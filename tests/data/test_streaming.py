@@ -13,7 +13,7 @@ import torch
 import toycorpus
 
 from seq2seq.data import hub, raw_pairs
-from seq2seq.data.preparation import prepare_corpora
+from seq2seq.data.preparation import prepare_corpora, text_fingerprint
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.settings.data import CorpusSettings
 from seq2seq.system.errors import CorpusFault
@@ -93,6 +93,7 @@ def test_every_pair_comes_once_a_round_with_its_position(folder):
     assert 0 < made.padding_share < 0.5
     # No training text is written to the disk
     assert made.prepared.fingerprint.endswith("-70")
+    assert text_fingerprint(made.prepared.plan) == made.prepared.fingerprint
     with pytest.raises(ValueError, match="'train' is streamed"):
         made.prepared.sources("train")
     sizes = [path.stat().st_size for path in (folder / "cache").glob("text-*/*.arrow")]
