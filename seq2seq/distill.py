@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.data.text_files import open_text
-from seq2seq.inference.notes import LIMITED
+from seq2seq.inference.line_formats import LIMITED
 from seq2seq.inference.partial_output import identity
 from seq2seq.options.command_line import (
     Parser,
@@ -211,16 +211,15 @@ def _write_corpus(inputs: Sequence[str], parts: Sequence[Path], sides: Sequence[
                     lacking += not translations
             sources.write(end)
             targets.write(end)
-    left_out = f"; {lacking:,} lines are left out: no translation, or one that a limit of its length ended"
+    left_out = f"; {lacking:,} lines are left out: no translation, or only ones that a limit of their length ended"
     print_error(f"{pairs:,} pairs from {lines:,} lines{left_out if lacking else ''}")
 
 
 def _translations(entry: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the distinct translations of a line, best first; none if it failed, or if a limit ended the best one."""
-    # Such a translation usually repeats itself to the limit
-    if LIMITED in entry.get("warnings", ()):
-        return
-    found = [each["translation"] for each in (entry, *entry.get("alternatives", ())) if each["score"] is not None]
+    """Yield the distinct translations of a line, best first, without those that failed or that a limit has ended."""
+    given = (entry, *entry.get("alternatives", ()))
+    # A limit usually ends a translation that repeats itself
+    found = [each["translation"] for each in given if each["score"] is not None and not each.get(LIMITED)]
     yield from dict.fromkeys(filter(str.strip, found))
 
 

@@ -165,7 +165,9 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
     if size * len(splits) * 2 > rows:
         raise ValueError(
             f"data.{splits[0]} is not set, and {rows} training pairs are too few to hold out data.holdout={size} "
-            f"for each of {', '.join(splits)}: name the files, or set data.holdout={max(1, rows // 10 // len(splits))}"
+            f"for each of {', '.join(splits)}: name the files, or set data.holdout={rows // 10 // len(splits)}"
+            if rows >= 10 * len(splits)
+            else f"data.{splits[0]} is not set, and {rows} training pairs are too few to hold any out: name the files"
         )
     tables = arrow_tables(_open_arrow(folder / "train.arrow"))
     # Sources that differ only in spaces look the same to the model

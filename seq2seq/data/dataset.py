@@ -362,23 +362,15 @@ class PackedLoader(DataLoader):
         super().__init__(dataset, collate_fn=collate_fn, **workers, **batching)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        """Iterate over the batches.
-
-        Raises:
-            CorpusFault: The text cannot be read further, after the first batch (before it: ValueError).
-        """
-        begun = False
+        """Iterate over the batches."""
         try:
             # Workers start when the first batch is requested
-            for batch in self.ahead(self._start()):
-                yield batch
-                begun = True
+            yield from self.ahead(self._start())
         except (ValueError, RuntimeError) as error:
             # Torch puts a worker's traceback into the message
-            found = _OF_WORKER.fullmatch(str(error))
-            if not found and isinstance(error, RuntimeError):
-                raise
-            raise (CorpusFault if begun else ValueError)(found[1].strip() if found else str(error)) from None
+            if found := _OF_WORKER.fullmatch(str(error)):
+                raise (CorpusFault if found[1] == CorpusFault.__name__ else ValueError)(found[2].strip()) from None
+            raise
 
     def _start(self) -> Iterator[Batch | Packed]:
         """Start the workers, if there are any."""
@@ -389,7 +381,9 @@ class PackedLoader(DataLoader):
         return super().__iter__()
 
 
-_OF_WORKER = re.compile(r"Caught .* in DataLoader worker .*\n(?:\w+\.)*(?:ValueError|LineError): (.*)", re.DOTALL)
+_OF_WORKER = re.compile(
+    r"Caught .* in DataLoader worker .*\n(?:\w+\.)*(ValueError|LineError|CorpusFault): (.*)", re.DOTALL
+)
 
 
 def _ignore_signals(worker: int) -> None:

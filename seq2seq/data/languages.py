@@ -108,8 +108,11 @@ def closest_codes(wanted: str, known: Sequence[str]) -> list[str]:
     """Return the known codes of the language of a code that are most like it, as zho_Hant is for zh-Hant and zh-TW."""
 
     def subtags(lang: str) -> set[str]:
-        implied = _CHINESE_SCRIPTS if primary_subtag(lang) == "zh" else {}
-        return other_subtags(lang) | {implied[part] for part in _parts(lang) if part in implied}
+        found = other_subtags(lang)
+        # A script decides before a region
+        if primary_subtag(lang) == "zh" and not found & {"hans", "hant"}:
+            found |= {_CHINESE_SCRIPTS[part] for part in _parts(lang) if part in _CHINESE_SCRIPTS}
+        return found
 
     def likeness(code: str) -> tuple[int, int]:
         own, asked = subtags(code), subtags(wanted)

@@ -26,7 +26,7 @@ from seq2seq.data.raw_pairs import open_split
 from seq2seq.data.text_files import warn_once
 from seq2seq.data.token_cache import PairEncoder
 from seq2seq.data.updates import UpdateCut
-from seq2seq.system.errors import LineError
+from seq2seq.system.errors import CorpusFault, LineError
 
 log = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ class PairStream(IterableDataset):
         corpus = self.text.part.corpus
         cleaner = Cleaner(self.clean, languages=(corpus.src, corpus.tgt))
         first = 0  # position of the block's first pair in the text
-        for number, (src, tgt) in enumerate(self.text.blocks()):
+        for number, (src, tgt) in enumerate(self._read(round_number)):
             # Positions p with p % world_size == rank, counted from the block's start
             mine = range((self.rank - first) % self.world_size, len(src), self.world_size)
             ours = [src[i] for i in mine], [tgt[i] for i in mine]
@@ -192,6 +192,21 @@ class PairStream(IterableDataset):
             first += len(src)
             text = [ours[0][i] for i in kept], [ours[1][i] for i in kept]
             yield self._encode(text, positions, round_number=round_number, sample_seed=sample)
+
+    def _read(self, round_number: int) -> Iterator[Pairs]:
+        """Read the text block by block.
+
+        Raises:
+            ValueError: The text cannot be read from its beginning on.
+            CorpusFault: It cannot be read further, so that a part of it may have been trained on.
+        """
+        begun = round_number > 0
+        try:
+            for block in self.text.blocks():
+                yield block
+                begun = True
+        except ValueError as error:
+            raise (CorpusFault if begun else ValueError)(str(error)) from error
 
     def _encode(self, text: Pairs, positions: np.ndarray, *, round_number: int, sample_seed: int) -> _Buffer:
         """Encode the pairs that rules on lengths and the budget of a batch allow."""

@@ -31,6 +31,12 @@ def encode_pieces(tokenizer: Tokenizer, lines: Sequence[str], *, note: Callable[
         with contextlib.suppress(LineError):
             for i, ids in zip(texts, tokenizer.encode_src(list(texts.values())), strict=True):
                 pieces[i] = ids[:-1]
+            # Other characters would change the places of factors
+            usual = [i for i, text in texts.items() if tokenizer.factors or (text.isascii() and text.isprintable())]
+            lacking = [i for i in texts.keys() - usual if _lacking(tokenizer, pieces[i])]
+            read = tokenizer.encode_src(_readable(tokenizer, [texts[i] for i in lacking])) if lacking else []
+            for i, ids in zip(lacking, read, strict=True):
+                pieces[i] = ids[:-1]
             return pieces
     for i, line in texts.items():
         try:
@@ -40,43 +46,43 @@ def encode_pieces(tokenizer: Tokenizer, lines: Sequence[str], *, note: Callable[
     return pieces
 
 
-def readable(tokenizer: Tokenizer, lines: Sequence[str]) -> list[str]:
-    """Replace characters that a tokenizer of text lacks by others that mean the same, so that the model can read them.
-
-    A character becomes its composed form, or else its compatible form (NFC, NFKC), if the tokenizer has that. An
-    invisible one (control and format characters) becomes a space if it is white space, else nothing. All other lines
-    and characters stay as they are.
-    """
-    found = [whole_characters(line) for line in lines]
-    if tokenizer.patches or tokenizer.factors:
-        return found
-    unusual = [i for i, line in enumerate(found) if not (line.isascii() and line.isprintable())]
-    # One call for all lines: the tokenizer's overhead is per call
-    encoded = tokenizer.encode_src([found[i] for i in unusual])
-    for i, ids in zip(unusual, encoded, strict=True):
-        if _lacking(tokenizer, ids):
-            found[i] = _readable(tokenizer, found[i])
-    return found
-
-
 def _lacking(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
-    """Count the ids of text that has no piece of its own: unknown characters, or their bytes."""
-    return sum(i == tokenizer.unk_id or tokenizer.src.is_byte(i) for i in ids[:-1])
+    """Count the ids of characters that the vocabulary lacks: unknown ones, and their bytes."""
+    return sum(i == tokenizer.unk_id or tokenizer.src.is_byte(i) for i in ids)
 
 
-def _readable(tokenizer: Tokenizer, line: str) -> str:
-    def lacks(text: str) -> int:
-        return _lacking(tokenizer, tokenizer.encode_src([text])[0])
+def _readable(tokenizer: Tokenizer, lines: Sequence[str]) -> list[str]:
+    """Replace characters that the vocabulary lacks by others that mean the same, so that the model can read them.
 
-    line = min(line, unicodedata.normalize("NFC", line), key=lacks)
-    forms = {}
-    for character in filter(lacks, set(line)):
-        form = unicodedata.normalize("NFKC", character)
-        if unicodedata.category(character) in ("Cc", "Cf"):
-            form = " " if character.isspace() else ""
-        if not lacks(form):
-            forms[character] = form
-    return min(line, line.translate(str.maketrans(forms)), key=lacks)
+    A character becomes its composed form (NFC), or else its compatible form (NFKC: wide letters, ligatures), if the
+    vocabulary has that. White space becomes a space, and other invisible characters are left out.
+    """
+
+    def lacks(texts: Sequence[str]) -> list[int]:
+        # One call for all texts: the tokenizer's overhead is per call
+        return [_lacking(tokenizer, ids) for ids in tokenizer.encode_src(texts)]
+
+    def better(old: Sequence[str], new: Sequence[str]) -> list[str]:
+        rows = zip(old, new, lacks(old), lacks(new), strict=True)
+        return [two if after < before else one for one, two, before, after in rows]
+
+    composed = better(lines, [unicodedata.normalize("NFC", line) for line in lines])
+    characters = sorted(set("".join(composed)))
+    forms = {each: _form(each) for each, lacking in zip(characters, lacks(characters), strict=True) if lacking}
+    unread = dict(zip(forms, lacks([*forms.values()]), strict=True))
+    table = str.maketrans({each: form for each, form in forms.items() if not unread[each]})
+    return better(composed, [line.translate(table) for line in composed])
+
+
+def _form(character: str) -> str:
+    """Return what a character may be read as."""
+    if character.isspace():
+        return " "
+    if unicodedata.category(character) in ("Cc", "Cf"):
+        return ""
+    # Raised digits, circled ones and fractions would be other numbers
+    is_number = unicodedata.decomposition(character).startswith(("<super>", "<sub>", "<circle>", "<fraction>"))
+    return character if is_number else unicodedata.normalize("NFKC", character)
 
 
 def whole_characters(line: str) -> str:

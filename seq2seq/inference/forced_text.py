@@ -14,7 +14,6 @@ from seq2seq.inference.batch_rows import most_rows
 from seq2seq.inference.encoding import (
     encode_pieces,
     longest_part,
-    readable,
     source_end,
     source_pieces,
     target_pieces,
@@ -129,7 +128,6 @@ def encoded_pairs(
     tokenizer, tags = translator.tokenizer, translator.tags
     longest = longest_part(translator.max_len, tags.source)
     for number, (source, target) in enumerate(lines):
-        (source,) = readable(tokenizer, [source])
         (pieces,) = encode_pieces(tokenizer, [source], note=lambda told, i=number: note(told._replace(position=i)))
         pieces = fit_context(pieces, tokenizer.separator, longest)
         # Images have a fixed size and stay whole

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from seq2seq.inference.translator import TranslatedText
 
+# Key of a translation that a limit of its length has ended; others do not have it
+LIMITED = "limited"
 # Formats a line as text, given its number (from 1), its translations (best first), and details of the best one.
 Format = Callable[[int, "Sequence[TranslatedText]", Mapping[str, Any]], str]
 
@@ -30,6 +32,7 @@ def as_json(number: int, candidates: Sequence[TranslatedText], details: Mapping[
     best, *others = [
         # JSON has no infinity
         {"translation": candidate.text, "score": candidate.score if math.isfinite(candidate.score) else None}
+        | ({LIMITED: True} if candidate.limited else {})
         for candidate in candidates
     ]
     entry: dict[str, Any] = {"line": number, **best}

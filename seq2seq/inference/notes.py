@@ -15,8 +15,6 @@ _SAID = {
     "short": "has a translation that is unusually short for its source",
     "whole": "has several sentences translated as one, since a prefix or phrases cannot be placed among them",
 }
-# Text of a note of this kind
-LIMITED = _SAID["limit"]
 _PLURAL = {"has": "have", "is": "are"}
 
 

@@ -22,7 +22,6 @@ from seq2seq.inference.encoding import (
     begins_word,
     encode_pieces,
     longest_part,
-    readable,
     source_pieces,
     whole_characters,
 )
@@ -130,11 +129,7 @@ class LineCutter:
                 self.note(Note.failed(i, error.reason))
                 rows[i] = [""]
         # One call for all lines: the tokenizer's overhead is per call
-        texts = readable(self.tokenizer, [text for row in rows for text in row[::2]])
-        pieces = iter(encode_pieces(self.tokenizer, texts, note=self.note))
-        read = iter(texts)
-        for row in rows:
-            row[::2] = [next(read) for _ in row[::2]]
+        pieces = iter(encode_pieces(self.tokenizer, [text for row in rows for text in row[::2]], note=self.note))
         return [self._line(i, row, pieces, keep=i in whole) for i, row in enumerate(rows)]
 
     def _line(self, position: int, row: Sequence[str], pieces: Iterator[list[int]], *, keep: bool) -> SourceLine:

@@ -57,6 +57,7 @@ class TranslatedText(NamedTuple):
             begins (see `seq2seq.data.context.sentence_of`); else empty.
         mean: Mean log-probability of a token, the end of each part included; None for a line without a translation.
         terms: Terms of the glossary that the line has.
+        limited: A limit of its length has ended a part of the translation.
     """
 
     text: str
@@ -64,6 +65,7 @@ class TranslatedText(NamedTuple):
     parts: tuple[tuple[str, str], ...] = ()
     mean: float | None = None
     terms: tuple[Term, ...] = ()
+    limited: bool = False
 
 
 def choose_selection(
@@ -267,5 +269,6 @@ def as_text(
                 for term in part.terms
             )
             text = line.join(own, spaces=spaces)
-            found[-1].append(TranslatedText(text, float(each.score), tuple(pairs), float(each.mean), tuple(used)))
+            numbers = float(each.score), tuple(pairs), float(each.mean)
+            found[-1].append(TranslatedText(text, *numbers, tuple(used), each.limited))
     return found

@@ -327,6 +327,7 @@ def test_a_refused_language_is_told_with_the_likely_codes(named, message):
         ("zh-Hans", "zho_Hans zho_Hant", "zho_Hans"),
         ("zh-TW", "zho_Hans zho_Hant", "zho_Hant"),
         ("zh-Hant", "zh_CN zh_TW", "zh_TW"),
+        ("zh-Hans-HK", "zho_Hans zho_Hant", "zho_Hans"),
         ("sr-Latn", "bos_Latn srp_Cyrl srp_Latn", "srp_Latn"),
         ("sr-Latn", "srp_Cyrl", "srp_Cyrl"),
         ("pt-BR", "pt_PT pt_BR", "pt_BR"),

@@ -190,16 +190,6 @@ def test_an_address_ends_where_letters_of_unspaced_scripts_begin(page, text, wan
     assert [" ".join(each.split()) for each in seen] == [text]
 
 
-@pytest.mark.parametrize("suffix", [".html", ".md"])
-def test_paths_and_options_are_not_given_to_the_model(suffix):
-    content = "Die Datei /etc/my_x.d. Mit -c, --tgt-lang=de (~/a/b/) von /usr/bin und/oder km/h, -bar -- da /s"
-    wanted = content.upper().replace("/ETC/MY_X.D", "/etc/my_x.d").replace("-C, --TGT-LANG=DE", "-c, --tgt-lang=de")
-    seen: list[str] = []
-    found = converted(suffix, content, stub(upper, seen))
-    assert found == wanted.replace("~/A/B/", "~/a/b/").replace("/USR/BIN", "/usr/bin")
-    assert seen == ["Die Datei. Mit, () von und/oder km/h, -bar -- da /s"]
-
-
 def test_marks_are_around_characters_of_unspaced_scripts_and_whole_words_of_others():
     def translated(texts: Sequence[str], marked: Sequence[bool]):
         links = [(0, 0), (1, 1), (2, 2)]
@@ -497,6 +487,7 @@ def test_links_of_markdown_follow_their_words():
             "!!! note\n\n    a\n\n\tb\n\n```\n[^1]: c\n```\n\n    d",
             "!!! note\n\n    A\n\n\tB\n\n```\n[^1]: c\n```\n\n    d",
         ),
+        ("```\n!!! note\n    ```\nc\n```\n\nd\n", "```\n!!! note\n    ```\nc\n```\n\nD\n"),
         ("::: warning\na\n:::\n::: tip\nb\n:::\n", "::: warning\nA\n:::\n::: tip\nB\n:::\n"),
         ("::: warning\n\na\n\n:::\n", "::: warning\n\nA\n\n:::\n"),
         ("Begriff\n:   was es ist", "BEGRIFF\n:   WAS ES IST"),

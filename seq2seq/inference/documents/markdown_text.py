@@ -42,6 +42,7 @@ _LEAD = re.compile(
 )
 # Begins a footnote or a box, to which the indented lines after it belong
 _HOLDER = re.compile(r" {0,3}(?:\[\^[^\[\]\s]{1,100}\]:|(?:!!!|\?\?\?\+?)[ \t])")
+_FENCE = re.compile(r" {0,3}(?:```|~~~)")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
 _READ = re.compile(r"\\([!-/:-@\[-`{-~])|&#?\w{1,40};")
 # Ends of links that are named by their text
@@ -81,12 +82,14 @@ def translate_markdown(content: str, translate: Translate, language: str) -> str
 
 def _dedented(lines: Iterable[str]) -> Iterator[str]:
     """Yield lines, ones of footnotes and boxes without their indentation, which CommonMark would take for code."""
-    held = False
+    held = fenced = False
     for line in lines:
         indent = re.match(r" {4}|\t|[ \t]*(?=[\r\n]|\Z)", line)
-        begins = _HOLDER.match(line)
-        held = bool(begins or (held and indent))
-        yield line[indent.end() :] if held and indent and not begins else line
+        inside = held and indent
+        fenced ^= not inside and bool(_FENCE.match(line))
+        begins = not fenced and _HOLDER.match(line)
+        held = bool(begins or inside)
+        yield line[inside.end() :] if inside and not begins else line
 
 
 def _collect(pieces: Pieces, start: int, end: int, is_label: Callable[[str], bool]) -> None:

@@ -34,10 +34,7 @@ _GLUED = rf"{UNSPACED_OF_ANY_WIDTH}\uac00-\ud7a3"
 LETTER = rf"[^\W{_GLUED}]"
 _ADDRESS = re.compile(
     rf"(?<!{LETTER})(?={LETTER})(?:(?:https?://|www\.)[^\s<>\"()\[\]{_GLUED}]{{0,2000}}(?:{LETTER}|/)|"
-    rf"[\w.+-]{{1,64}}@(?:{LETTER}|-){{1,64}}\.(?:{LETTER}|[.-]){{0,200}}{LETTER})|"
-    # Paths of files and options of commands: /etc/x, ~/x, -c, --x-y=z
-    rf"(?<![^\s(])(?:(?:~|/{LETTER}{{1,100}})(?:/(?:{LETTER}|[.+-]){{1,100}}){{1,50}}(?<={LETTER})/?|"
-    rf"-[A-Za-z](?!{LETTER}|-)|--[a-z][a-z\d-]{{1,50}}(?!{LETTER})(?:=(?:{LETTER}|[./:+-]){{1,100}}(?<={LETTER}))?)"
+    rf"[\w.+-]{{1,64}}@(?:{LETTER}|-){{1,64}}\.(?:{LETTER}|[.-]){{0,200}}{LETTER})"
 )
 
 
@@ -379,13 +376,13 @@ class Pieces:
             self.length += len(text)
 
     def text(self, start: int, end: int) -> None:
-        """Add text without soft hyphens; its addresses, paths and options are codes."""
+        """Add text without soft hyphens; its addresses are codes."""
         for match in _ADDRESS.finditer(self.content, start, end):
             self.text(start, match.start())
             start = match.end()
             # A language with spaces writes one before an address
             space = " " * bool(self.parts and re.match(f"[{_GLUED}]", self.parts[-1][-1]))
-            self.code(match.start(), start, (self.write([space]) if space else "") + match[0])
+            self.code(match.start(), start, self.write([space + self.read(match[0])]))
         self.add(self.read(self._take(start, end, None)).replace("\xad", ""))
 
     def code(self, start: int, end: int, raw: str | None = None, *, space: bool = False) -> None:
