@@ -54,6 +54,7 @@ class Stub:
         self.tokenizer = SimpleNamespace(
             tag_ids=list,
             tags_targets=False,
+            src=SimpleNamespace(is_byte=lambda number: False),
             tgt=pieces,
             unk_id=0,
             patches=None,

@@ -219,7 +219,7 @@ class Translation(BaseModel):
     glossary: list[TermAnswer] | None = None
     warning: str | None = None
     error: str | None = None
-    by_input: SkipJsonSchema[bool] = Field(False, exclude=True)
+    by_input: SkipJsonSchema[bool] = Field(default=False, exclude=True)
 
 
 def status_of(failed: Sequence[Translation]) -> int:
