@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import cards, question_one
+from benchmarks import cards, question_one, question_two
 from benchmarks.cells import MARGIN, PairDifference, compare_pairs, flops, interval, millions, spread
 from seq2seq.comparison import estimates
 from seq2seq.comparison.estimates import p_text
@@ -218,6 +218,10 @@ def answer() -> str:
         raise ValueError("the fourth sentence of the README is not true: mixers differ on Tatoeba")
     if any(each.verdict == "differ" for each in german.values()):
         raise ValueError("the fourth sentence of the README is not true: a lead into German is significant")
+    (last,) = question_two.OURS.contrasts.values()
+    if last.verdict != "open":
+        raise ValueError("the last sentence of the README is not true of the runs of question 2")
+    longer = question_two.OURS.runs
     runs = question_one.QUESTION.runs
     steps, seeds = runs[BASELINE][0].results["steps"], len(runs[BASELINE])
     largest = max(run.results["parameters"] for corpus in (FRENCH, GERMAN, TATOEBA, RECIPE) for run in corpus.runs)
@@ -253,8 +257,12 @@ def answer() -> str:
         "**Open**: what makes the difference. None of [the answers listed before the "
         "runs](docs/benchmark.md#question-1-position-depth-gate-or-convolution) fits this outcome: relative positions "
         "help, and so does a convolution. Why LightConv leads (its kernels, gate or DropConnect) was not "
-        "tested. Also open: the order after training to convergence, models of more than "
-        f"{largest / 1e6:.0f} million parameters, and long text. [The benchmark](docs/benchmark.md) asks these next, "
+        "tested. Also open: [the order after longer "
+        "training](docs/results.md#question-2-of-the-benchmark-first-stage) (English-German captions, "
+        f"{longer[BASELINE][0].results['steps']:,} updates, {len(longer[BASELINE])} seeds: LightConv against the "
+        f"Transformer {last.tested.estimate.value:+.1f} BLEU, interval over seeds and sentences "
+        f"{interval(last.bootstrap)}), models of more than {largest / 1e6:.0f} million parameters, and long text. [The "
+        "benchmark](docs/benchmark.md) asks these next, "
         "with more mixers.",
     ]
     names = [*question_one.QUESTION.systems, "dynamicconv"]
@@ -391,7 +399,8 @@ def _bleu(group: Group) -> list[float]:
 def leaderboard() -> str:
     """Write a table for each task with kept runs, the mixer with the best score first."""
     first = (
-        f"## Question 1 of the benchmark\n\n`benchmarks/results/q1_en_fr`\n\n{question_one.QUESTION.system_table()}\n"
+        f"## Question 1 of the benchmark\n\n`benchmarks/results/q1_en_fr`\n\n{question_one.QUESTION.system_table()}\n\n"
+        f"## Question 2 of the benchmark\n\n`benchmarks/results/q2_ours`\n\n{question_two.OURS.system_table()}\n"
     )
     return "\n".join([first, *(f"## {each.title}\n\n`{KEPT}/{each.folder}`\n\n{board(each)}\n" for each in tasks())])
 
@@ -420,6 +429,13 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "question-one-lengths": question_one.length_table,
     "question-one-words": question_one.word_table,
     "question-one-curves": question_one.curve_table,
+    "question-two": question_two.OURS.system_table,
+    "question-two-contrasts": question_two.OURS.contrast_table,
+    "question-two-sets": question_two.OURS.set_table,
+    "question-two-seeds": question_two.OURS.seed_table,
+    "question-two-curves": lambda: question_two.OURS.curve_table([640, 1280, 2560, 3840, 5120, 6400]),
+    "question-two-authors": question_two.AUTHORS.system_table,
+    "question-two-authors-curves": lambda: question_two.AUTHORS.curve_table([992, 1984, 2976, 3968, 5952, 7936]),
     "french": lambda: scores(FRENCH),
     "french-differences": lambda: between(FRENCH),
     "tatoeba": lambda: scores(TATOEBA),
