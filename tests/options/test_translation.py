@@ -394,7 +394,7 @@ def test_formats(ckpt, tmp_path, translator):
     assert [entry["pieces"][-1]["piece"] for entry in objects if entry["pieces"]] == ["</s>"] * 6
     assert (objects[5]["pieces"], objects[5]["alignment"], objects[5]["score"]) == ([], "", 0.0)
     plain = [json.loads(line) for line in lines("--format", "json", "--n-best", "1")]
-    fields = ("line", "translation", "score", "warnings")
+    fields = ("line", "translation", "score", "limited", "warnings")
     assert plain == [{key: entry[key] for key in fields if key in entry} for entry in objects]
 
 
