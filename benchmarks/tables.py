@@ -262,8 +262,7 @@ def answer() -> str:
         f"{longer[BASELINE][0].results['steps']:,} updates, {len(longer[BASELINE])} seeds: LightConv against the "
         f"Transformer {last.tested.estimate.value:+.1f} BLEU, interval over seeds and sentences "
         f"{interval(last.bootstrap)}), models of more than {largest / 1e6:.0f} million parameters, and long text. [The "
-        "benchmark](docs/benchmark.md) asks these next, "
-        "with more mixers.",
+        "benchmark](docs/benchmark.md) asks these next, with more mixers.",
     ]
     names = [*question_one.QUESTION.systems, "dynamicconv"]
     other = letters(estimates.fit(TATOEBA.groups()))

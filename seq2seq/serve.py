@@ -84,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
     from seq2seq.inference.service.server import bound_socket, run, url_of
 
     # Loading takes long: wrong entries are reported before it
-    Access(limits)
+    access = Access(limits)
     # Bind first, so that a port in use is reported before the model is loaded
     with bound_socket(limits) as bound:
         cores = Cores()
@@ -111,7 +111,7 @@ def _run(options: argparse.Namespace) -> int:
 
         most = float("inf") if limits.memory is None else limits.memory * 1e9
         models = Models({name: functools.partial(load, path) for name, path in paths.items()}, most=most)
-        service = Service(models, limits, begin=lambda: torch.set_num_threads(threads))
+        service = Service(models, access, begin=lambda: torch.set_num_threads(threads))
 
         def announce() -> None:
             pairs = (f"{', '.join(each.sources)} to {', '.join(each.languages)}" for each in models.by_name.values())

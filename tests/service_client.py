@@ -18,6 +18,7 @@ import pytest
 from seq2seq.data.languages import NO_TAGS
 from seq2seq.inference import forced_text
 from seq2seq.inference.forced_text import Alignment, ForcedLine, force_candidates
+from seq2seq.inference.service.access import Access
 from seq2seq.inference.service.app import Service, create_app
 from seq2seq.inference.service.loaded_models import Models
 from seq2seq.inference.service.settings import ServiceSettings
@@ -215,7 +216,7 @@ def served(stub: Any = None, others: Mapping[str, Stub] = MappingProxyType({}), 
     given = {"batch_wait": 0.0, "timeout": 10.0 * PATIENCE, "body_timeout": PATIENCE, **limits}
     settings = ServiceSettings(**given)
     loaders = {name: functools.partial(copy.copy, each) for name, each in {"model": translator, **others}.items()}
-    service = Service(Models(loaders, most=1e9 * (settings.memory or float("inf"))), settings)
+    service = Service(Models(loaders, most=1e9 * (settings.memory or float("inf"))), Access(settings))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forced_text, "force_candidates", _force_candidates)

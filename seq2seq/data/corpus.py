@@ -163,11 +163,10 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
     """
     # At least half of the text stays for training, better nine tenths
     if size * len(splits) * 2 > rows:
+        best = rows // 10 // len(splits)
         raise ValueError(
             f"data.{splits[0]} is not set, and {rows} training pairs are too few to hold out data.holdout={size} "
-            f"for each of {', '.join(splits)}: name the files, or set data.holdout={rows // 10 // len(splits)}"
-            if rows >= 10 * len(splits)
-            else f"data.{splits[0]} is not set, and {rows} training pairs are too few to hold any out: name the files"
+            f"for each of {', '.join(splits)}: name the files{f', or set data.holdout={best}' if best else ''}"
         )
     tables = arrow_tables(_open_arrow(folder / "train.arrow"))
     # Sources that differ only in spaces look the same to the model

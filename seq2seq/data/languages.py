@@ -115,11 +115,12 @@ def closest_codes(wanted: str, known: Sequence[str]) -> list[str]:
         return found
 
     def likeness(code: str) -> tuple[int, int]:
-        own, asked = subtags(code), subtags(wanted)
+        own = subtags(code)
         return len(own & asked), -len(own - asked)
 
-    same = [code for code in known if primary_subtag(code) == primary_subtag(wanted)]
-    return [code for code in same if likeness(code) == max(map(likeness, same))]
+    language, asked = primary_subtag(wanted), subtags(wanted)
+    found = {code: likeness(code) for code in known if primary_subtag(code) == language}
+    return [code for code, like in found.items() if like == max(found.values())]
 
 
 def has_spaces(lang: str) -> bool:

@@ -206,7 +206,9 @@ class PairStream(IterableDataset):
                 yield block
                 begun = True
         except ValueError as error:
-            raise (CorpusFault if begun else ValueError)(str(error)) from error
+            if not begun:
+                raise
+            raise CorpusFault(str(error)) from error
 
     def _encode(self, text: Pairs, positions: np.ndarray, *, round_number: int, sample_seed: int) -> _Buffer:
         """Encode the pairs that rules on lengths and the budget of a batch allow."""

@@ -31,12 +31,15 @@ def encode_pieces(tokenizer: Tokenizer, lines: Sequence[str], *, note: Callable[
         with contextlib.suppress(LineError):
             for i, ids in zip(texts, tokenizer.encode_src(list(texts.values())), strict=True):
                 pieces[i] = ids[:-1]
-            # Other characters would change the places of factors
-            usual = [i for i, text in texts.items() if tokenizer.factors or (text.isascii() and text.isprintable())]
-            lacking = [i for i in texts.keys() - usual if _lacking(tokenizer, pieces[i])]
-            read = tokenizer.encode_src(_readable(tokenizer, [texts[i] for i in lacking])) if lacking else []
-            for i, ids in zip(lacking, read, strict=True):
-                pieces[i] = ids[:-1]
+            # Factors are in the ids, and other characters would change their places
+            if tokenizer.factors:
+                return pieces
+            unusual = [i for i, text in texts.items() if not (text.isascii() and text.isprintable())]
+            lacking = [i for i in unusual if _lacking(tokenizer, pieces[i])]
+            if lacking:
+                read = _readable(tokenizer, [texts[i] for i in lacking])
+                for i, ids in zip(lacking, tokenizer.encode_src(read), strict=True):
+                    pieces[i] = ids[:-1]
             return pieces
     for i, line in texts.items():
         try:

@@ -18,13 +18,7 @@ from seq2seq.data.marks import unmarked
 from seq2seq.data.sentences import sentences
 from seq2seq.data.text_files import is_blank
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.encoding import (
-    begins_word,
-    encode_pieces,
-    longest_part,
-    source_pieces,
-    whole_characters,
-)
+from seq2seq.inference.encoding import begins_word, encode_pieces, longest_part, source_pieces, whole_characters
 from seq2seq.inference.glossary import Term
 from seq2seq.inference.limits import MOST_PARTS, SENTENCES
 from seq2seq.inference.notes import Note

@@ -269,6 +269,14 @@ def as_text(
                 for term in part.terms
             )
             text = line.join(own, spaces=spaces)
-            numbers = float(each.score), tuple(pairs), float(each.mean)
-            found[-1].append(TranslatedText(text, *numbers, tuple(used), each.limited))
+            found[-1].append(
+                TranslatedText(
+                    text,
+                    float(each.score),
+                    parts=tuple(pairs),
+                    mean=float(each.mean),
+                    terms=tuple(used),
+                    limited=each.limited,
+                )
+            )
     return found

@@ -23,7 +23,7 @@ from seq2seq.data.line_statistics import LineStatistics
 from seq2seq.data.marks import TERM, TERM_END, unmarked
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.batch_rows import fitting_rows, most_rows
-from seq2seq.inference.encoding import source_pieces, target_ids, target_pieces
+from seq2seq.inference.encoding import encode_pieces, source_pieces, target_ids, target_pieces
 from seq2seq.inference.forced import SourceAttention, read_attention
 from seq2seq.inference.forced_text import Alignment, ForcedLine, encoded_pairs, force_lines
 from seq2seq.inference.glossary import Glossary
@@ -328,7 +328,7 @@ class Translator:
         terms = book.find(without_factors(part.text, self.tokenizer.factors))
         marked: list[int] = []
         if terms and self.glossary_by == "tags":
-            marked = self.tokenizer.encode_src([book.write_into(part.text)])[0][:-1]
+            (marked,) = encode_pieces(self.tokenizer, [book.write_into(part.text)], note=lambda note: None)
         return part._replace(terms=terms, marked=marked if len(marked) <= longest else [])
 
     def _search_with_terms(

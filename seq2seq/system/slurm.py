@@ -1,4 +1,4 @@
-"""What the environment says about the SLURM job of this process."""
+"""Read from the environment which SLURM job this process belongs to."""
 
 from __future__ import annotations
 

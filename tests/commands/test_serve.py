@@ -97,6 +97,7 @@ sys.path.insert(0, "tests")
 import service_client
 from seq2seq.inference.service.settings import ServiceSettings
 from seq2seq.inference.service import server
+from seq2seq.inference.service.access import Access
 from seq2seq.inference.service.app import Service
 from seq2seq.inference.service.loaded_models import Models
 
@@ -108,7 +109,7 @@ class Slow(service_client.Stub):
 limits = ServiceSettings(port=0, **dict((k, float(v)) for k, v in (word.split("=") for word in sys.argv[2:])))
 with server.bound_socket(limits) as bound:
     ready = lambda: print("on", server.url_of(bound), file=sys.stderr, flush=True)
-    sys.exit(asyncio.run(server.run(Service(Models({"slow": Slow}), limits), bound, ready=ready)))
+    sys.exit(asyncio.run(server.run(Service(Models({"slow": Slow}), Access(limits)), bound, ready=ready)))
 """
 
 

@@ -213,6 +213,10 @@ def test_a_glossary_is_written_into_the_source(ckpt):
     row += [*encode("und der Hund"), term, *encode("cat"), end, *encode("."), translator.tokenizer.eos_id]
     assert searched == [row]
     assert [each.source for each in found.terms] == ["Hund", "das Haus"]
+    # As in a source without terms, invisible characters are left out
+    searched.clear()
+    translator.translate([text.replace("und der", "u\xadnd der")], glossary=glossary, sentences="keep", note=print)
+    assert searched == [row]
     # No room for the terms
     searched.clear()
     translator.max_len = len(encode(text.replace(TERM, " "))) + 2

@@ -1,4 +1,4 @@
-"""Who may use a service: keys, names of the service, origins of pages, and proxies."""
+"""Check who may use a service: keys of clients, names of the service, origins of pages, and proxies."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_key(keys: list[bytes], key: object) -> None:
         raise RefusedError(401, f"this service needs an API key: {remedy}", {"www-authenticate": "Bearer"})
     # The time tells neither the key nor its place in the file
     if keys and not sum(hmac.compare_digest(each, str(key).encode()) for each in keys):
-        raise RefusedError(403, "this API key is unknown; ask whoever runs the service for one")
+        raise RefusedError(403, "this API key is unknown; ask the operator of this service for one")
 
 
 def _listed(option: str, given: str | None, form: str, remedy: str) -> list[str]:

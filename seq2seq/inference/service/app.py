@@ -96,10 +96,10 @@ class Service:
         open: Requests for a translation that have no answer yet.
     """
 
-    def __init__(self, models: Models, limits: ServiceSettings, *, begin: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, models: Models, access: Access, *, begin: Callable[[], None] = lambda: None) -> None:
         self.models = models
-        self.limits = limits
-        self.access = Access(limits)
+        self.access = access
+        self.limits = limits = access.settings
         self.metrics = Metrics()
         self.batcher = Batcher(limits=limits, metrics=self.metrics, begin=begin)
         self.open = 0
