@@ -58,6 +58,20 @@ class Contrast(NamedTuple):
         return "equal" if self.tested.outside < LEVEL else "open"
 
 
+class Family(NamedTuple):
+    """Contrasts that are corrected together.
+
+    Attributes:
+        pairs: The contrasts: of each pair the first minus the second.
+        systems: The systems that estimate the noise; all of the question if empty.
+        name: What the first column of the table has in place of a number.
+    """
+
+    pairs: Sequence[Pair]
+    systems: Sequence[str] = ()
+    name: str = ""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Question:
     """Kept runs of a task, whose names are `<task>-<system>-...`.
@@ -67,16 +81,14 @@ class Question:
             intervals of the contrasts: `write` makes both.
         language: The target language.
         systems: Names of the systems, in the order of the tables.
-        primary: The primary contrasts, which are corrected together: of each pair the first minus the second.
-        secondary: Contrasts that are corrected by themselves.
+        families: The contrasts. A pair is in one family.
         file: Name of a file of translations, without ".hyp", by test set.
     """
 
     task: str
     language: str
     systems: Sequence[str]
-    primary: Sequence[Pair]
-    secondary: Sequence[Pair]
+    families: Sequence[Family]
     file: Mapping[str, str]
 
     @property
@@ -95,6 +107,10 @@ class Question:
         with open(self.folder / name, newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
 
+    @property
+    def _pairs(self) -> list[tuple[Family, Pair]]:
+        return [(family, pair) for family in self.families for pair in family.pairs]
+
     @cached_property
     def _scores(self) -> list[dict[str, str]]:
         return self.rows("scores.csv")
@@ -106,15 +122,20 @@ class Question:
             for each in self.systems
         }
 
+    def _scores_for(self, family: Family, name: str = ALL) -> dict[str, dict[int, float]]:
+        """Return the scores of the systems that estimate the noise of a family."""
+        return {each: self.scores(name)[each] for each in family.systems or self.systems}
+
     @cached_property
     def contrasts(self) -> dict[Pair, Contrast]:
-        """The primary contrasts, corrected together, and the secondary ones."""
+        """The contrasts of all families."""
         resampled = {(row["system"], row["baseline"]): row for row in self.rows("bootstrap.csv")}
         found = {}
-        for pairs in filter(None, (self.primary, self.secondary)):
-            alone = [compare_pairs({name: self.scores()[name] for name in pair}, [pair])[pair] for pair in pairs]
+        for family in self.families:
+            scores = self._scores_for(family)
+            alone = [compare_pairs({name: scores[name] for name in pair}, [pair])[pair] for pair in family.pairs]
             paired = holm([each.estimate.p_value for each in alone])
-            for (pair, tested), p_value in zip(compare_pairs(self.scores(), pairs).items(), paired, strict=True):
+            for (pair, tested), p_value in zip(compare_pairs(scores, family.pairs).items(), paired, strict=True):
                 ends = float(resampled[pair]["low"]), float(resampled[pair]["high"])
                 found[pair] = Contrast(tested, p_value, ends)
         return found
@@ -138,12 +159,12 @@ class Question:
     def contrast_table(self) -> str:
         """Write the table of the contrasts."""
         rows = []
-        for number, ((one, other), found) in enumerate(self.contrasts.items(), 1):
+        for family, pair in self._pairs:
+            found = self.contrasts[pair]
             tested = found.tested
             cells = [f"{tested.estimate.value:+.2f}", interval(tested.estimate.interval), p_text(tested.p_value)]
             cells += [interval(found.bootstrap), p_text(tested.outside), p_text(found.paired), found.verdict]
-            which = str(number) if (one, other) in self.primary else "secondary"
-            rows.append([which, f"`{one}` - `{other}`", *cells])
+            rows.append([family.name or str(len(rows) + 1), "`{}` - `{}`".format(*pair), *cells])
         header = ["", "contrast", "Δ BLEU", "95% interval", "p", "bootstrap interval", f"equivalence p (± {MARGIN})"]
         header += ["paired t test, p", "verdict"]
         return markdown_table(header, rows, right=header[2:-1])
@@ -151,10 +172,10 @@ class Question:
     def set_table(self) -> str:
         """Write the contrasts on each test set."""
         rows = []
-        for pair in self.contrasts:
-            cells = [f"`{pair[0]}` - `{pair[1]}`"]
+        for family, pair in self._pairs:
+            cells = ["`{}` - `{}`".format(*pair)]
             for name in (*SETS, ALL):
-                model = fit(self.scores(name))
+                model = fit(self._scores_for(family, name))
                 assert model is not None
                 found = model.difference(*pair)
                 cells.append(f"{found.value:+.2f} ({interval(found.interval)})")
@@ -215,7 +236,7 @@ class Question:
                 counts[name][run.seed] = [counted[ALL]]
                 rows.append([name, run.seed, *(f"{score:.4f}" for score in bleu.values())])
         self.write_rows("scores.csv", [["system", "seed", *SETS, ALL, TOKENIZED], *rows])
-        pairs = [*self.primary, *self.secondary]
+        pairs = [pair for _, pair in self._pairs]
         resampled = resample_sentences(counts, _SAMPLES) if pairs else {}
         ends = [resample_seeds(*(resampled[name] for name in pair)).interval for pair in pairs]
         rows = [[*pair, *(f"{end:.5f}" for end in both)] for pair, both in zip(pairs, ends, strict=True)]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-from benchmarks.question import SETS, Question, command
+from benchmarks.question import SETS, Family, Question, command
 from seq2seq.evaluation.scoring import read_text
 from seq2seq.system.markdown import markdown_table
 
@@ -34,17 +34,19 @@ KINDS = {
     "lightconv": "convolution, learned kernels, one more encoder layer",
     "lightconv_shallow": "the same at the Transformer's depth",
 }
-QUESTION = Question(
-    task="q1_en_fr",
-    language="fr",
-    systems=list(LABELS),
-    primary=[
+PRIMARY = Family(
+    [
         ("rotary", "transformer"),
         ("transformer_deep", "transformer"),
         ("lightconv_shallow", "transformer"),
         ("rotary", "lightconv"),
-    ],
-    secondary=[("lightconv", "transformer_deep")],
+    ]
+)
+QUESTION = Question(
+    task="q1_en_fr",
+    language="fr",
+    systems=list(LABELS),
+    families=[PRIMARY, Family([("lightconv", "transformer_deep")], name="secondary")],
     file={"test2016": "test", "test2017": "test2017", "test2017mscoco": "test2017mscoco"},
 )
 # How often training has a word: the lowest frequency of each class

@@ -8,19 +8,23 @@ folder. It writes scores.csv and bootstrap.csv of both recipes.
 
 from __future__ import annotations
 
-from benchmarks.question import SETS, Question, command
+from benchmarks.question import SETS, Family, Question, command
 
+# The systems of the first stage
+FIRST = ["transformer", "lightconv"]
 OURS, AUTHORS = (
     Question(
         task=task,
         language="de",
-        systems=["transformer", "lightconv"],
-        primary=primary,
-        secondary=[],
+        systems=systems,
+        families=families,
         file={name: f"average-{name}" for name in SETS},
     )
-    # One seed by the authors' recipe tests nothing
-    for task, primary in (("q2_ours", [("lightconv", "transformer")]), ("q2_authors", []))
+    for task, systems, families in (
+        ("q2_ours", FIRST, [Family([("lightconv", "transformer")])]),
+        # One seed tests nothing
+        ("q2_authors", FIRST, []),
+    )
 )
 
 

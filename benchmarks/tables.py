@@ -206,7 +206,7 @@ def answer() -> str:
         ValueError: A sentence no longer holds for the kept runs.
     """
     first = question_one.QUESTION.contrasts
-    positions, depth, convolution, between_them = (first[pair] for pair in question_one.QUESTION.primary)
+    positions, depth, convolution, between_them = (first[pair] for pair in question_one.PRIMARY.pairs)
     if [each.verdict for each in first.values()] != ["better", "equal", "better", "better", "better"]:
         raise ValueError("the first sentences of the README are not true of the runs of question 1")
     french, tatoeba, german = leads(FRENCH), leads(TATOEBA), leads(GERMAN)

@@ -82,19 +82,18 @@ def test_scores_of_question_one_are_the_runs_own():
 
 
 def test_a_question_is_scored_by_its_translations(tmp_path, monkeypatch):
-    """Seed 5 of the Transformer is the reference of seeds 1 and 2 of two systems."""
+    """Seed 5 of the Transformer is the reference of seeds 1 and 2 of three systems, two of which estimate the noise."""
     kept = question_one.QUESTION.runs
     files = question_one.QUESTION.file
     for name, file in files.items():
         shutil.copyfile(kept["transformer"][4].folder.path / f"{file}.hyp", tmp_path / f"{name}.fr")
-    systems = ["transformer", "rotary"]
+    systems = ["transformer", "rotary", "lightconv"]
     for run in (run for name in systems for run in kept[name][:2]):
         shutil.copytree(run.folder.path, tmp_path / "asked" / run.name)
     monkeypatch.setattr(question, "RESULTS", tmp_path)
     monkeypatch.setattr(question, "_SAMPLES", 200)
-    asked = dataclasses.replace(
-        question_one.QUESTION, task="asked", systems=systems, primary=[("rotary", "transformer")], secondary=[]
-    )
+    family = question.Family([("rotary", "transformer")], systems[:2])
+    asked = dataclasses.replace(question_one.QUESTION, task="asked", systems=systems, families=[family])
     with pytest.raises(ValueError, match=r"transformer-.*-s1: BLEU is"):
         asked.write(tmp_path)
     # The translations of another checkpoint have scores of their own
@@ -110,6 +109,7 @@ def test_a_question_is_scored_by_its_translations(tmp_path, monkeypatch):
     contrast = asked.contrasts["rotary", "transformer"]
     low, high = contrast.bootstrap
     assert low < contrast.tested.estimate.value < high
+    assert contrast.tested.p_value == pytest.approx(contrast.paired)
     assert f"{contrast.tested.estimate.value:+.2f}" in asked.contrast_table()
 
 
