@@ -72,14 +72,20 @@ def decodes(mixer: type[SelfMixer[Any]]) -> bool:
 
 
 class Uninitialized(TorchFunctionMode):
-    """Context in which modules are built without initializing their weights, such as before loading them."""
+    """Context in which modules are built without initializing their parameters, such as before loading them.
+
+    Buffers have their values, since a checkpoint need not hold them.
+    """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         if func in (Tensor.normal_, Tensor.uniform_) or getattr(func, "__module__", "") == nn.init.__name__:
-            return args[0] if args else kwargs["tensor"]
+            tensor = args[0] if args else kwargs["tensor"]
+            # Also a part of a parameter
+            if isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter):
+                return tensor
         return func(*args, **kwargs)
 
 

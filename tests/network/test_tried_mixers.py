@@ -11,7 +11,7 @@ from seq2seq.mixers.attention import Attention, CrossAttention
 from seq2seq.mixers.average import Average
 from seq2seq.mixers.lightconv import LightConv
 from seq2seq.mixers.past import Sums
-from seq2seq.network.conformance import try_mixer, try_mixers
+from seq2seq.network.conformance import ContractError, try_mixer, try_mixers
 
 
 class Future(Average):
@@ -88,6 +88,87 @@ class Unregistered(Average):
         self.more = [nn.Linear(dim, dim)]
 
 
+class FutureInTraining(Average):
+    """A decoder that averages the whole sentence, and hides it in evaluation."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        y = super().forward(x, mask)
+        return y + x.mean(1, keepdim=True) if self.training else y
+
+
+class FarFuture(Average):
+    """A decoder that sees ten positions ahead."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x, mask) + x.roll(-10, 1)
+
+
+class NotFinite(Average):
+    """A mean over no positions."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x, mask) / 0.0
+
+
+class Unsaved(Average):
+    """Random values that no checkpoint has."""
+
+    def __init__(self, *, dim: int, causal: bool) -> None:
+        super().__init__(dim=dim, causal=causal)
+        self.scale = torch.rand(dim)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x, mask) * self.scale.to(x)
+
+
+class Late(Average):
+    """A layer that the first call makes."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if not hasattr(self, "late"):
+            self.late = nn.Linear(self.dim, self.dim, dtype=x.dtype)
+        return self.late(super().forward(x, mask))
+
+
+class Constant(Average):
+    """Values that a checkpoint need not have."""
+
+    def __init__(self, *, dim: int, causal: bool) -> None:
+        super().__init__(dim=dim, causal=causal)
+        self.register_buffer("scale", nn.init.constant_(torch.empty(dim), 0.5), persistent=False)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x, mask) * self.scale
+
+
+class HypothesisSecond(Average):
+    """A state whose first dimension is the layer."""
+
+    def empty_state(self, batch_size, max_len, *, device=None, dtype=None):
+        return (torch.zeros(1, batch_size, self.dim, device=device, dtype=dtype),)
+
+
+class DictState(Average):
+    """A state that no search can reorder."""
+
+    def empty_state(self, batch_size, max_len, *, device=None, dtype=None):
+        return {"total": torch.zeros(batch_size, self.dim)}
+
+
+class NoMaskArgument(Average):
+    """The contract's second argument is missing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x)
+
+
+class HeadsLast(CrossAttention):
+    """Weights in another order."""
+
+    def read_weights(self, x, context):
+        return super().read_weights(x, context).transpose(1, 2)
+
+
 class FirstRow(Average):
     """A mixer of its own for images, which forgets all rows but the first."""
 
@@ -125,16 +206,47 @@ class FoldedWrongly(CrossAttention):
         (Future, True, "Future.forward depends on later positions"),
         (NoMask, False, "NoMask.forward depends on padding"),
         (OverBatch, False, "OverBatch.forward .* other sentences"),
-        (OnePosition, False, r"OnePosition.forward returns \(2, 1, 8\) .* \(2, 6, 8\)"),
+        (OnePosition, False, r"OnePosition.forward returns \(2, 1, 8\) .* \(2, 40, 8\)"),
+        (FutureInTraining, True, "FutureInTraining.forward depends on later positions in training"),
+        (FarFuture, True, "FarFuture.forward depends on later positions"),
+        (NotFinite, False, "NotFinite.forward has values that are not finite"),
         (Random, True, "Random.forward varies in evaluation"),
         (OldState, True, "OldState.step differs from forward at position 1$"),
         (OwnState, True, "OwnState.step differs .*reordered"),
+        (HypothesisSecond, True, r"HypothesisSecond: its state .* \(1, 2, 8\) for B=2"),
+        (DictState, True, "DictState: its state holds a dict"),
         (Unregistered, False, "Unregistered.more is a list .*nn.ModuleList"),
     ],
 )
 def test_a_wrong_mixer_is_named(mixer, causal, key):
     with pytest.raises(ValueError, match=f"^mixer.slot: {key}"):
         try_mixer(mixer(dim=8, causal=causal), "mixer.slot")
+
+
+@pytest.mark.parametrize(
+    ("mixer", "key"),
+    [
+        (Unsaved, "Unsaved.forward differs after the weights were saved"),
+        (Late, "Late makes late.bias, late.weight in forward"),
+        (NoMaskArgument, r"NoMaskArgument fails .* TypeError: .* line \d"),
+    ],
+)
+def test_a_mixer_that_could_not_be_loaded_or_called_is_named(mixer, key):
+    settings = config("mixer=average")
+    settings["mixer"]["encoder"] = {"_target_": f"{__name__}.{mixer.__name__}"}
+    with pytest.raises(ContractError, match=f"^mixer.encoder: {key}"):
+        try_mixers(settings, trust=(__name__,))
+
+
+def test_a_buffer_outside_of_checkpoints_keeps_its_value():
+    settings = config("mixer=average")
+    settings["mixer"]["encoder"] = {"_target_": f"{__name__}.Constant"}
+    try_mixers(settings, trust=(__name__,))
+
+
+def test_weights_over_the_source_have_their_heads_second():
+    with pytest.raises(ContractError, match=r"HeadsLast.read_weights returns \(2, 40, 2, 40\)"):
+        try_mixer(HeadsLast(dim=8, memory_dim=8, num_heads=2))
 
 
 def test_a_state_may_be_a_plain_tuple():
