@@ -16,7 +16,14 @@ from seq2seq.kernels.attention.weights import allow, normalize, require_weights
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixers.projections import add_bias, attention_inputs, merge, projection, split
 from seq2seq.network.introspection import MixingProperties, mark_mixing
-from seq2seq.network.mixer import CrossMixer, SelfMixer, real_positions, require_divisible, require_probability
+from seq2seq.network.mixer import (
+    CrossMixer,
+    SelfMixer,
+    real_positions,
+    require_bool,
+    require_divisible,
+    require_probability,
+)
 from seq2seq.network.state import Cache, Device, DType, NoState
 
 
@@ -248,7 +255,7 @@ class CrossAttention(CrossMixer):
     def project(self, memory: Tensor, memory_mask: Tensor) -> CrossAttention.Context:
         """Compute keys and values of memory (B, S, M)."""
         k, v = (split(part, self.num_heads) for part in self._project_memory(memory))  # (B, H, S, d)
-        return self.Context(k, v, memory_mask[:, None, None, :])
+        return self.Context(k, v, require_bool(memory_mask)[:, None, None, :])
 
     def forward(self, x: Tensor, context: CrossAttention.Context) -> Tensor:
         """Read the source from each position of x (B, T, D)."""

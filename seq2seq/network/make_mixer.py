@@ -64,6 +64,8 @@ def mixer_class(target: str, contract: type[nn.Module], *, trust: Sequence[str] 
 def require_trusted(target: str, trust: Sequence[str]) -> None:
     """Raise TargetError if `target` is not in a trusted package."""
     module_name, _, _ = str(target).rpartition(".")
+    if not module_name:
+        raise TargetError(f"_target_ {target!r} names no module: write package.module.Class")
     trusted = tuple(dict.fromkeys(("seq2seq", *trust)))
     if module_name.split(".")[0] not in trusted:
         raise TargetError(
@@ -167,7 +169,8 @@ def make_mixer(mixer: type[Any], values: Mapping[str, Any], path: str, **sizes: 
         made = mixer(**sizes, **arguments)
     except TypeError as error:
         raise ValueError(f"{path}: {values['_target_']} does not take these settings: {error}") from error
-    except ValueError as error:
+    # torch refuses sizes by RuntimeError
+    except (ValueError, RuntimeError) as error:
         raise ValueError(f"{path}: {error}") from error
     if not hasattr(made, "out_dim"):
         raise ValueError(f"{path}: {mixer.__name__} has no out_dim, the width of its output: set it in __init__")

@@ -105,8 +105,23 @@ class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
 
 
 def real_positions(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mask (B, T) of x (B, T, dim); without a mask all positions are real."""
-    return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
+    """Return the mask (B, T) of x (B, T, dim); without a mask all positions are real.
+
+    Raises:
+        ValueError: The mask is not boolean.
+    """
+    if mask is None:
+        return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+    return require_bool(mask)
+
+
+def require_bool(mask: Tensor) -> Tensor:
+    """Return a boolean mask; raise ValueError for another type, which attention would add to the scores."""
+    if mask.dtype != torch.bool:
+        raise ValueError(
+            f"a mask is {mask.dtype}; give torch.bool, True at real positions (mask.bool() converts 0 and 1)"
+        )
+    return mask
 
 
 def require_probability(value: float, what: str) -> float:

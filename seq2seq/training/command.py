@@ -84,9 +84,11 @@ def run_program(program: str, main: Callable[[], object]) -> None:
             words = [word for word in sys.argv[1:] if word[0] != "-" and ("=" in word or word[0] == "~")]
             # Hydra makes the folders of its own settings; other errors of files are not mistakes
             folder = next((word for word in words if word.startswith("hydra.")), None)
-            if wants_traceback() or (isinstance(error, OSError) and not folder):
+            # A missing file of settings is both
+            refused = isinstance(error, REFUSALS)
+            if wants_traceback() or not (refused or folder):
                 raise
-            refuse(program, f"{folder}: {error.strerror}" if isinstance(error, OSError) else refusal(error, words))
+            refuse(program, refusal(error, words) if refused else f"{folder}: {error.strerror}")
     except KeyboardInterrupt:
         # Ctrl-C while Hydra composes; `main` has its own handler.
         exit_interrupted(program)

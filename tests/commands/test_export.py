@@ -152,6 +152,9 @@ def test_the_card_has_scores_with_signatures_and_leaves_the_license_open(ckpt):
     text = model_card(hybrid, Origin({}, {}), parameters=1, marian=False)
     assert "Conv and Attention (encoder), none (decoder), CrossAttention (cross)" in text
     assert "None are known" in model_card(meta, Origin({}, {}), parameters=1, marian=False)
+    assert "trust" not in text
+    own = {**meta, "model": {**meta["model"], "mixer": {**slots, "decoder": {"_target_": "mine.x.Y"}}}}
+    assert "hub\", trust=['mine'])" in model_card(own, Origin({}, {}), parameters=1, marian=False)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from torch import nn
 
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.reference import attention_reference
-from seq2seq.mixers.attention import Attention, rotate
+from seq2seq.mixers.attention import Attention, CrossAttention, rotate
 
 # ---- rotary
 
@@ -44,6 +44,15 @@ def test_rotary_attention_by_hand(causal):
             energy = np.exp([(q[m] * np.conj(k[n]) * np.exp(1j * (m - n) * rates)).sum().real / 2 for n in seen])
             mixed[m, own] = energy / energy.sum() @ values[: len(seen), own]
     np.testing.assert_allclose(array(mixer(x, lengths_mask([6]))[0]), mixed @ array(mixer.out.weight).T, atol=1e-12)
+
+
+def test_a_mask_of_numbers_is_refused():
+    """Attention would add it to the scores."""
+    x, mask = torch.randn(2, 5, 8), lengths_mask([5, 3]).float()
+    with pytest.raises(ValueError, match=r"mask is torch\.float32; give torch\.bool"):
+        Attention(dim=8, causal=False, num_heads=2)(x, mask)
+    with pytest.raises(ValueError, match=r"mask is torch\.float32; give torch\.bool"):
+        CrossAttention(dim=8, memory_dim=8, num_heads=2).project(x, mask)
 
 
 # ---- grouped queries

@@ -262,6 +262,9 @@ def test_a_package_may_be_trusted(monkeypatch):
         build_model(settings)
     model = build_model(settings, trust=["mine"])
     assert type(model.decoder.layers[0].self_mixer).__module__ == "mine.x"
+    bare = {**settings, "mixer": {**settings["mixer"], "decoder": {"_target_": "Y"}}}
+    with pytest.raises(TargetError, match="'Y' names no module"):
+        build_model(bare, trust=["Y"])
     # This holds even if no layer is of that kind
     kinds = {"a": settings["mixer"]["encoder"], "b": {"_target_": "stranger.x.Y"}}
     unused = {**settings, "mixer": {**settings["mixer"], "encoder": {"kinds": kinds, "pattern": ["a"]}}}

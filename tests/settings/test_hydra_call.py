@@ -14,7 +14,7 @@ from conftest import PATIENCE
 from seq2seq.settings.aliases import SETTING_OF_NAME
 from seq2seq.settings.compose import resolved_settings
 from seq2seq.settings.declare import settings_rows
-from seq2seq.settings.hydra_call import mistake
+from seq2seq.settings.hydra_call import compose_or_raise, mistake
 from seq2seq.settings.run import SECTIONS, read_settings
 from seq2seq.system.resources import conf_dir
 from seq2seq.training.command import refuse_mistakes, run_program, with_home
@@ -93,6 +93,16 @@ def test_an_interruption_while_settings_are_composed_is_one_line(monkeypatch, ca
         run_program("train", interrupted)
     assert end.value.code == 130
     assert capsys.readouterr().err == "train: interrupted\n"
+
+
+def test_a_missing_choice_next_to_a_folder_of_settings_is_named(tmp_path, monkeypatch, capsys):
+    """Hydra's error is one of files as well."""
+    words = [f"hydra.searchpath=[file://{tmp_path}]", "mixer/cross=bihyena"]
+    monkeypatch.setattr("sys.argv", ["train", *words])
+    with pytest.raises(SystemExit) as end:
+        run_program("train", lambda: compose_or_raise(words))
+    assert end.value.code == 2
+    assert "mixer/cross=bihyena is not a choice" in capsys.readouterr().err
 
 
 def test_jobs_of_a_sweep_have_folders_of_their_own():

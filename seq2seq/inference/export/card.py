@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from seq2seq.data.languages import target_languages
 from seq2seq.data.moses_bpe import MOSES
-from seq2seq.settings.classes import class_names
+from seq2seq.settings.classes import class_names, packages_of
 from seq2seq.system.markdown import markdown_table, without_markup
 
 # Sections of a run's settings that the card shows; the others hold paths of the machine.
@@ -34,7 +34,7 @@ _USAGE = """\
 ```python
 from seq2seq import Translator
 
-translator = Translator.load("this folder, or owner/name on the hub")
+translator = Translator.load("this folder, or owner/name on the hub"{trust})
 print(translator.texts(["..."]))
 ```
 """
@@ -70,6 +70,7 @@ def model_card(meta: Mapping[str, Any], origin: Origin, *, parameters: int, mari
     languages = target_languages(meta)
     classes = class_names(meta["model"]["mixer"])
     mixers = ", ".join(f"{' and '.join(names)} ({slot})" for slot, names in classes.items())
+    own = [name for name in packages_of(meta["model"]["mixer"]) if name != "seq2seq"]
     normalizer = meta.get("normalizer", "unnamed")
     program = "" if normalizer == MOSES else " in SentencePiece"
     parts = [
@@ -77,7 +78,7 @@ def model_card(meta: Mapping[str, Any], origin: Origin, *, parameters: int, mari
         f"# Translation from {meta['src_lang']} to {', '.join(languages)}\n",
         f"An encoder-decoder of {parameters:,} parameters, whose token mixers are {mixers}. "
         "Its author states the license above.\n",
-        _USAGE,
+        _USAGE.format(trust=f", trust={own}" if own else ""),
         _MARIAN if marian else "",
         f"## Data\n\n`{meta['data']}`, text normalized by `{normalizer}`{program}.\n",
         _scores(origin),
