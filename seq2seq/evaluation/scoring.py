@@ -221,5 +221,5 @@ def _comparison(table: list[dict[str, Any]]) -> str:
             last = "baseline" if p is None else f"p = {p:.4f}{' *' if p < 0.05 else ''}"
             interval = f"({row['mean']:.2f} ± {row['interval']:.2f})"
             lines.append(f"  {row['system']:<{width}}  {row['value']:6.2f}  {interval}  {last}")
-    lines.append("p: paired bootstrap against the first system; * is p < 0.05")
+    lines.append("p: paired bootstrap against the first system, not adjusted for their number; * is p < 0.05")
     return "\n".join(lines)

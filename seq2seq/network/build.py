@@ -83,8 +83,8 @@ class Uninitialized(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in (Tensor.normal_, Tensor.uniform_) or getattr(func, "__module__", "") == nn.init.__name__:
             tensor = args[0] if args else kwargs["tensor"]
-            # Also a part of a parameter
-            if isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter):
+            # Also a part of a parameter, and what has no data
+            if tensor.is_meta or isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter):
                 return tensor
         return func(*args, **kwargs)
 
