@@ -287,6 +287,9 @@ def notes(table: Table) -> str:
     continued = [f"{run.name} ({run.continued})" for run in runs if run.continued]
     if continued:
         lines.append(f"Settings changed during training: {', '.join(continued)}")
+    cut = [f"{run.name} ({run.cut_short})" for run in runs if run.cut_short]
+    if cut:
+        lines.append(f"Ended early by trainer.max_time, so scores depend on the machine: {', '.join(cut)}")
     without_lines = [run.name for run in runs if split == "test" and not run.translated]
     if without_lines:
         lines.append(f"No test translations, so no bootstrap: {', '.join(without_lines)}")

@@ -114,6 +114,15 @@ class RunResult:
         return flat(with_window(self.config)) | decided
 
     @property
+    def cut_short(self) -> str:
+        """The updates of a run that the clock ended before its limit of updates or epochs; "" for other runs."""
+        trainer = self.config.get("trainer", {})
+        limits = [f"trainer.{key}={trainer[key]}" for key in ("max_steps", "max_epochs") if trainer.get(key)]
+        if not limits or self.results.get("ended_by") != "max_time":
+            return ""
+        return f"{self.number('steps'):,.0f} updates of {' and '.join(limits)}"
+
+    @property
     def continued(self) -> str:
         """The changes of settings, by update, that altered the course of the run; "" for none."""
         parts = self.results.get("continued", [])

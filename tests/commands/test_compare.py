@@ -413,6 +413,23 @@ def test_runs_continued_under_other_settings_are_named(tmp_path, capsys):
     assert told in capsys.readouterr().out
 
 
+def test_runs_that_the_clock_cut_short_are_named(tmp_path, capsys):
+    """The end of a run by patience, or by time if nothing else bounds it, is as planned."""
+    refs, both = references(20), {"max_steps": 3000, "max_time": 6}
+    for seed, steps in ((1, 15), (2, 33)):
+        run = write_run(tmp_path / "cut" / f"run{seed}", refs, seed=seed, trainer=both)
+        rewrite(run, ended_by="max_time", steps=steps)
+    for mixer, trainer, bound in (("gru", both, "patience"), ("lstm", {"max_time": 6}, "max_time")):
+        rewrite(write_run(tmp_path / "planned" / mixer, refs, mixer=mixer, trainer=trainer), ended_by=bound)
+    assert compare.main([str(tmp_path / "cut")]) == 0
+    limit = "updates of trainer.max_steps=3000"
+    assert f"by trainer.max_time, so scores depend on the machine: run1 (15 {limit}), run2 (33 {limit})" in (
+        capsys.readouterr().out
+    )
+    assert compare.main([str(tmp_path / "planned")]) == 0
+    assert "by trainer.max_time" not in capsys.readouterr().out
+
+
 def test_groups_are_distinguished_by_whole_values(tmp_path, capsys):
     """Long lists of kernels are whole values, and 0 equals 0.0. Each group is tested by its own translations."""
     refs = references(20)
