@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq.runs.folder import RunFolder, with_window
+from seq2seq.settings.data import SPLITS
 from seq2seq.settings.dicts import flat
 from seq2seq.settings.run import present_settings
 from seq2seq.settings.values import is_number, shown
@@ -30,6 +31,12 @@ _DECIDED = {
     "data.max_tokens": "max_tokens",
     "trainer.precision": "precision",
     "trainer.accelerator": "accelerator",
+}
+# Settings that identify files by their content, and the settings with the paths of these files.
+DIGESTS = {
+    "data.corpus": tuple(f"data.{split}" for split in SPLITS),
+    "tokenizer.digest": ("tokenizer.model", "tokenizer.src_model", "tokenizer.tgt_model"),
+    "init_from.digest": ("init_from",),
 }
 # Numbers of results.json that tables show.
 NUMBERS = (
@@ -101,12 +108,17 @@ class RunResult:
         return float(value) if is_number(value) else math.nan
 
     def resolved(self) -> dict[str, Any]:
-        """Return the settings by `section.name`, with the values that `auto` chose and the corpus' fingerprint.
+        """Return the settings by `section.name`, with the values that `auto` chose and the DIGESTS of files.
 
         Ranks count as micro-batches of an update, as in a run's name.
         """
         values = {key: self.results.get(name) for key, name in _DECIDED.items()}
         values["data.corpus"] = self.fingerprint
+        values["init_from.digest"] = self.results.get("init_from")
+        tokenizer = self.config.get("tokenizer") or {}
+        # A tokenizer that is learned or extended follows the corpus, whose part by data.limit depends on the seed
+        if any(tokenizer.get(key) for key in ("model", "src_model", "tgt_model")) and not tokenizer.get("extend"):
+            values["tokenizer.digest"] = self.results.get("tokenizer")
         # With data.batch_tokens, the micro-batch depends on the machine
         if self.config["data"].get("batch_tokens"):
             del values["data.max_tokens"]

@@ -356,6 +356,47 @@ def test_the_same_corpus_under_two_paths_is_one_setting(tmp_path):
     (run / "results.json").write_text(json.dumps(results_of(run) | {"whole_corpus": "def"}))
     groups = group_runs(collect([str(tmp_path)], "test").runs)
     assert [group.settings["data.train"] for group in groups] == ["/data/toy/train", "toy/train"]
+    # Another corpus says nothing about the paths of the first
+    copied = write_run(tmp_path / "copied", refs, seed=2, data={"name": "toy", "train": "/copied/train"})
+    rewrite(copied, whole_corpus="abc")
+    assert [len(group.runs) for group in group_runs(collect([str(tmp_path)], "test").runs)] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "entry", "shown"),
+    [
+        ({"tokenizer": {"model": "{}"}}, "tokenizer", "tokenizer.model"),
+        ({"tokenizer": {"src_model": "{}", "tgt_model": "t"}}, "tokenizer", "tokenizer.src_model"),
+        ({"init_from": "{}"}, "init_from", "init_from"),
+    ],
+)
+def test_tokenizers_and_initial_weights_are_compared_by_content(tmp_path, settings, entry, shown):
+    refs = references(5)
+
+    def groups(name: str, *files: tuple[str, str | None]) -> list[tuple[str, int]]:
+        for seed, (path, digest) in enumerate(files):
+            own = json.loads(json.dumps(settings).replace("{}", path))
+            rewrite(write_run(tmp_path / name / str(seed), refs, seed=seed, **own), **{entry: digest})
+        return [(each.label, len(each.runs)) for each in group_runs(collect([str(tmp_path / name)], "test").runs)]
+
+    assert groups("moved", ("/a", "abc"), ("/b", "abc")) == [("lightconv", 2)]
+    assert [count for _, count in groups("changed", ("/a", "abc"), ("/a", "def"))] == [1, 1]
+    found = groups("both", ("/a", "abc"), ("/b", "def"), ("/b", "def"))
+    assert [(f"{shown}={path}" in label, count) for path, (label, count) in zip(("/a", "/b"), found, strict=True)] == [
+        (True, 1), (True, 2),
+    ]  # fmt: skip
+    # A run of an earlier version has no digest
+    assert groups("earlier", ("/a", None), ("/b", "abc"), ("/a", "abc")) == [
+        (f"lightconv {shown}=/a", 2), (f"lightconv {shown}=/b", 1),
+    ]  # fmt: skip
+
+
+def test_an_extended_tokenizer_is_compared_by_its_path(tmp_path):
+    """Its new pieces follow the corpus, whose part by data.limit depends on the seed."""
+    for seed, digest in enumerate(("abc", "def")):
+        run = write_run(tmp_path / str(seed), references(5), seed=seed, tokenizer={"model": "a", "extend": 5})
+        rewrite(run, tokenizer=digest)
+    assert len(group_runs(collect([str(tmp_path)], "test").runs)) == 1
 
 
 def rewrite(run: Path, **results: Any) -> None:
