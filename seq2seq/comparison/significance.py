@@ -154,7 +154,7 @@ def _p_values(difference: Difference, margin: float) -> dict[str, float]:
 
 
 def _resampled(pairs: Sequence[tuple[Group, Group]], samples: int) -> list[Resampled | None]:
-    """Bootstrap the groups of each pair whose runs all saved their translations."""
+    """Bootstrap the groups of each pair whose runs all saved their translations, of more than one sentence."""
     groups = {group.label: group for pair in pairs for group in pair}
     translated = [run for group in groups.values() for run in group.runs if run.translated]
     counts: dict[str, dict[int, list[np.ndarray]]] = {}
@@ -163,7 +163,8 @@ def _resampled(pairs: Sequence[tuple[Group, Group]], samples: int) -> list[Resam
         if all(run.translated and run.test_lines("ref") == translated[0].test_lines("ref") for run in group.runs):
             for run in group.runs:
                 counts.setdefault(label, {}).setdefault(run.seed, []).append(sentence_counts(run))
-    scores = resample_sentences(counts, samples) if len(counts) > 1 else {}
+    several = len(counts) > 1 and len(translated[0].test_lines("ref")) > 1
+    scores = resample_sentences(counts, samples) if several else {}
     found = [[scores.get(group.label) for group in pair] for pair in pairs]
     return [resample_seeds(one, other) if one and other else None for one, other in found]
 

@@ -253,6 +253,14 @@ def test_verdicts(tmp_path, capsys, shift, noise, verdict):
     assert "Equivalent: less than 0.5 BLEU" in printed
 
 
+def test_one_sentence_has_no_bootstrap(tmp_path, capsys):
+    refs = references(1)
+    for mixer in ("gru", "lstm"):
+        write_run(tmp_path / mixer, refs, mixer=mixer)
+    assert compare.main([str(tmp_path)]) == 0
+    assert set(against("gru", capsys.readouterr().out)["lstm"]) == {"difference", "Δ BLEU"}
+
+
 def test_a_difference_in_one_sentence_is_open(tmp_path, capsys):
     """The seeds agree, but a resample without the sentence has no difference."""
     refs = references(9)
