@@ -61,7 +61,7 @@ def choose_pairs(
 
     Args:
         tables: The groups of each test set.
-        baseline: Name of a group; if None, the Transformer, or the first group of a table without it.
+        baseline: Name of a group; if None, the first of `usual_baselines`.
         contrasts: Names of two groups each.
 
     Returns:
@@ -85,12 +85,17 @@ def choose_pairs(
         pairs = [[(one[number], other[number]) for one, other in chosen] for number in range(len(tables))]
     else:
         if baseline is None:
-            usual = ([group for group in groups if group.mixer == "transformer"] for groups in tables)
-            bases: list[Group | None] = [(own or groups)[0] for own, groups in zip(usual, tables, strict=True)]
+            bases: list[Group | None] = [usual_baselines(groups)[0] for groups in tables]
         else:
             bases = _choose(tables, baseline, "--baseline")
         pairs = [[(group, base) for group in groups] for groups, base in zip(tables, bases, strict=True)]
     return [[(one, other) for one, other in each if one and other and one is not other] for each in pairs]
+
+
+def usual_baselines(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups of the Transformer, the one with the most seeds first; the first group if there are none."""
+    own = [group for group in groups if group.mixer == "transformer"]
+    return sorted(own, key=lambda group: (-len({run.seed for run in group.runs}), group.label)) or [groups[0]]
 
 
 def _choose(tables: Sequence[Sequence[Group]], name: str, option: str) -> list[Group | None]:

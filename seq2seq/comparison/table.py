@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import io
 import math
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -233,7 +234,8 @@ def _numbers(table: Table, group: Group) -> dict[str, Any]:
         number = math.nan if key in _MACHINES and len(group.accelerators) > 1 else group.mean(key)
         # nan: no run recorded the number
         row[key] = "" if math.isnan(number) else round(number, 2)
-    row["runs"] = " ".join(str(run.folder.path) for run in group.runs)
+    # As a shell reads them, since a path may have spaces
+    row["runs"] = shlex.join(str(run.folder.path) for run in group.runs)
     return row
 
 

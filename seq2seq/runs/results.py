@@ -21,9 +21,9 @@ from seq2seq.settings.dicts import flat
 from seq2seq.settings.run import present_settings
 from seq2seq.settings.values import is_number, shown
 from seq2seq.sweeps.job_records import Job, common_overrides, is_sweep, read_jobs
-from seq2seq.system.errors import visible
+from seq2seq.system.errors import one_line, visible
 from seq2seq.system.files import read_file
-from seq2seq.system.json_file import read_json
+from seq2seq.system.json_file import read_json, read_json_or_none
 from seq2seq.system.yaml_file import read_yaml
 
 # Settings that may be `auto`, with the keys of results.json that hold the chosen values.
@@ -174,6 +174,9 @@ class Unusable(NamedTuple):
     name: str
     reason: str
 
+    def __str__(self) -> str:
+        return one_line(f"left out: {self.name}: {self.reason}")
+
 
 class CollectedRuns(NamedTuple):
     """Finished runs, and the folders and jobs that have no result."""
@@ -284,7 +287,7 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
     if not folder.config.is_file():
         return Unusable(str(path), "holds no run" if path.exists() else "no such folder")
     if not folder.results.is_file():
-        return Unusable(str(path), "unfinished: it still runs, or the same command and resume=auto continue it")
+        return Unusable(str(path), _unfinished(path))
     try:
         config = read_config(folder.config)
         results = read_json(folder.results)
@@ -298,7 +301,7 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
             run = RunResult(folder, shown(results["mixer"], most=300), config, results)
             # A comparison computes these later; a failure here has a reason
             " ".join(run.signatures(split))
-            _ = [run.score(split, metric) for metric in ("bleu", "chrf") if metric in results[split]]
+            _ = run.score(split, "bleu"), "chrf" in results[split] and run.score(split, "chrf")
             _ = run.seed, run.corpus, run.continued, run.command_keys, run.resolved(), hash(run.fingerprint)
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             return Unusable(str(path), f"results.json is damaged ({type(error).__name__}: {error})")
@@ -310,6 +313,14 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
     else:
         reason = f"has no {split} score: finish it with resume=auto"
     return Unusable(str(path), reason + also)
+
+
+def _unfinished(path: Path) -> str:
+    """Return the reason why a run has no results: its last fault, if it left one."""
+    for fault in sorted(path.glob("fault-*.json")):
+        if text := (read_json_or_none(fault) or {}).get("fault"):
+            return f"unfinished, with {fault.name}: {shown(text, most=300)}"
+    return "unfinished: it still runs, or the same command and resume=auto continue it"
 
 
 def read_config(path: Path) -> dict[str, Any]:
