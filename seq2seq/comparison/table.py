@@ -272,9 +272,12 @@ def notes(table: Table) -> str:
     lines = [f"Scores of the {split} set, {_runs(len(runs))}. BLEU: {first_signature(runs[0], split)}"]
     # Scores may differ between versions of the code
     revisions = Counter(str(run.results.get("git_revision") or "unknown") for run in runs)
-    if len(revisions) > 1:
+    changed = any(name.endswith("+") for name in revisions)
+    if len(revisions) > 1 or (changed and len(runs) > 1):
         counts = ", ".join(f"{name} ({_runs(count)})" for name, count in revisions.items())
-        lines.append(f"Several revisions of the code: {counts}")
+        number = "Several revisions" if len(revisions) > 1 else "One revision"
+        unknown = "; + marks uncommitted changes, which may differ between runs" if changed else ""
+        lines.append(f"{number} of the code: {counts}{unknown}")
     # Runs on a CPU choose the number of threads unless trainer.threads is set
     threads = [run.results["threads"] for run in runs if isinstance(run.results.get("threads"), int)]
     trainers = [run.config.get("trainer", {}) for run in runs]

@@ -472,6 +472,19 @@ def test_groups_differ_by_the_values_that_auto_chose(tmp_path, capsys):
     assert "Several numbers of devices, so times cannot be compared: 1 (1 run), 8 (1 run)" in printed
 
 
+def test_uncommitted_changes_of_the_code_are_named(tmp_path, capsys):
+    """One revision is no news, unless changes that it does not name came with it."""
+    refs = references(5)
+    for seed in (1, 2):
+        rewrite(write_run(tmp_path / str(seed), refs, seed=seed), git_revision="abc+")
+    assert compare.main([str(tmp_path)]) == 0
+    assert "One revision of the code: abc+ (2 runs); + marks uncommitted changes" in capsys.readouterr().out
+    for seed in (1, 2):
+        rewrite(tmp_path / str(seed), git_revision="abc")
+    assert compare.main([str(tmp_path)]) == 0
+    assert "of the code" not in capsys.readouterr().out
+
+
 def test_runs_continued_under_other_settings_are_named(tmp_path, capsys):
     refs = references(20)
     changes = ["trainer.max_steps was 6 and is now 12", "seed was 1 and is now 2"]
