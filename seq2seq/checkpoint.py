@@ -9,6 +9,7 @@ once, and the bytes of the tokenizer's SentencePiece models. One string of JSON 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -106,6 +107,12 @@ def updates(path: str | os.PathLike[str]) -> int | None:
     except CheckpointError:
         return None
     return count if isinstance(count, int) else None
+
+
+def digest(path: str | os.PathLike[str]) -> str:
+    """Hash the file of a checkpoint."""
+    with checkpoint_file(Path(path)).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", trust: Sequence[str] = ()) -> Loaded:

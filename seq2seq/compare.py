@@ -137,7 +137,7 @@ def _run(options: argparse.Namespace) -> int:
     collected = compare(options.runs, settings, out=out, figure_against=figure_against)
     # On stderr, since the table on stdout may be piped into a file
     for item in collected.unusable:
-        print_error(f"left out: {item.name}: {item.reason}")
+        print_error(str(item))
     if not collected.runs:
         return fail("there is no finished run to compare", 1)
     # A comparison without the failed jobs is still printed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from seq2seq.comparison.groups import Group, group_runs
 from seq2seq.comparison.score_plot import band, draw
 from seq2seq.comparison.scored_sets import ScoredSet, scored_sets, text_differences
 from seq2seq.comparison.setting_scores import Breakdown, require_setting, score_by_setting
-from seq2seq.comparison.significance import choose_pairs, differences, plan
+from seq2seq.comparison.significance import choose_pairs, differences, plan, usual_baselines
 from seq2seq.comparison.source_length import score_by_length
 from seq2seq.comparison.table import Table, differences_csv, legend, markdown, notes, scores_csv
 from seq2seq.comparison.translations import own_translations
@@ -25,6 +26,8 @@ from seq2seq.system.markdown import without_markup
 
 # Files besides the figures.
 FILES = ("comparison.md", "comparison.csv", "comparison-differences.csv")
+# Names of figures: of one table or of a numbered one, and of the breakdowns by source length and by a setting.
+_FIGURES = re.compile(r"comparison(-\d+)?(-length|-seed|-\w+\.[\w.]+)?\.(png|svg)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +36,7 @@ class ComparisonSettings:
 
     Args:
         split: The scores to compare, "test" or "valid".
-        baseline: A mixer, a group's label or a run's folder; if None, the Transformer or the first group.
+        baseline: A mixer, a group's label or a run's folder; if None, one of `usual_baselines`.
         contrasts: Pairs of such names; if there are any, only these pairs are compared.
         samples: Number of bootstrap resamples.
         margin: The largest difference in BLEU that counts as equivalence.
@@ -73,6 +76,13 @@ class _Report(NamedTuple):
         text = f"{title}{markdown(table)}\n{notes(table)}"
         if baseline and not table.differences and len(table.groups) > 1:
             text += f"No run here is the baseline {baseline}, so there are no differences.\n"
+        if (
+            table.differences
+            and not (baseline or settings.contrasts)
+            and len(usual := usual_baselines(table.groups)) > 1
+        ):
+            text += f"The baseline is '{usual[0].label}', the row of the Transformer with the most seeds; --baseline "
+            text += f"chooses another: {', '.join(repr(group.label) for group in usual[1:])}.\n"
         if settings.plan and table.differences:
             text += plan(table.model, len(table.differences), settings.plan, settings.margin)
         return "\n".join([text, *(each.table() for each in self.parts)])
@@ -135,7 +145,9 @@ def compare(
     # Print before writing the files, which may fail
     print(text, end="", flush=True)
     if out is not None:
-        print(f"written: {', '.join(map(str, _write(out, text, reports, figure_against)))}")
+        missing = "".join(f"{without_markup(str(each))}\n" for each in collected.unusable)
+        files = _write(out, f"{text}\n{missing}" if missing else text, reports, figure_against)
+        print(f"written: {', '.join(map(str, files))}")
     return collected
 
 
@@ -182,6 +194,10 @@ def _write(out: Path, text: str, reports: Sequence[_Report], figure_against: str
         write_text(path, content)
     if figure_against is None:
         return files
+    # Figures of an earlier comparison may be more
+    for path in out.iterdir():
+        if _FIGURES.fullmatch(path.name):
+            path.unlink()
     # The figure has the stem of the table, so that one glob names all files
     for number, report in enumerate(reports, 1):
         several = len(reports) > 1

@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from seq2seq.runs.folder import HARMLESS
-from seq2seq.runs.results import RunResult
-from seq2seq.settings.data import SPLITS
+from seq2seq.runs.results import DIGESTS, RunResult
 from seq2seq.settings.dicts import UNSET
 from seq2seq.settings.values import written
 
@@ -18,8 +17,6 @@ from seq2seq.settings.values import written
 _SLOW = ("accelerator", "checkpoint_activations", "lightning.detect_anomaly", "profile", "strategy")
 _COSTLY = {f"trainer.{key}" for key in _SLOW}
 _IGNORED = {*HARMLESS, "seed"} - _COSTLY
-# Paths of the text; its content is identified by the fingerprint of the corpus.
-_PLACES = {f"data.{split}" for split in SPLITS}
 # Settings outside the mixer whose default is the value of another setting.
 _REFERENCES = {"tokenizer.vocab_size": "data.vocab_size", "optim.lr": "optim.peak_lr"}
 
@@ -107,6 +104,9 @@ def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[
     # Rule 2 for settings outside the mixer, and their copies for rule 3
     varying = _varying(identities)
     general = {key for key in varying if not key.startswith("mixer.")}
+    # Paths of equal files say nothing
+    same_files = [digest for digest in DIGESTS if digest in identities[0] and digest not in varying]
+    general -= {path for digest in same_files for path in DIGESTS[digest]}
     general -= {
         key
         for key, source in _REFERENCES.items()
@@ -130,22 +130,38 @@ def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[
 
 
 def _members(runs: Sequence[RunResult], ignore: Collection[str]) -> list[tuple[dict[str, Any], list[RunResult]]]:
-    """Group the runs by mixer and identity, and return each group, sorted by seed, with its identity."""
+    """Group the runs by mixer and identity, and return each group, sorted by seed, with its identity.
+
+    Files with a digest are compared by the digest. Their paths are part of the identity if all runs of a group have the
+    same paths.
+    """
     ignored = {*_IGNORED, *ignore}
-    fingerprints = {run.fingerprint for run in runs}
-    if len(fingerprints) == 1 and None not in fingerprints:
-        # One corpus, possibly under several paths
-        ignored |= _PLACES
+    identities = [_identity(run, ignored) for run in runs]
+    for digest in DIGESTS.keys() - {"data.corpus"}:
+        # Runs of earlier versions have only paths, by which all runs are compared then
+        if any(digest not in each for each in identities if any(each.get(path) for path in DIGESTS[digest])):
+            for each in identities:
+                each.pop(digest, None)
     # Compared by value, so that `true` and 1, or 0 and 0.0, are one setting
-    members: list[tuple[dict[str, Any], list[RunResult]]] = []
-    for run in runs:
-        identity = _identity(run, ignored)
-        same = (group for known, group in members if group[0].mixer == run.mixer and known == identity)
+    members: list[tuple[dict[str, Any], list[tuple[RunResult, dict[str, Any]]]]] = []
+    for run, identity in zip(runs, identities, strict=True):
+        paths = {path for digest in DIGESTS if digest in identity for path in DIGESTS[digest]}
+        content = {key: value for key, value in identity.items() if key not in paths}
+        same = (group for known, group in members if group[0][0].mixer == run.mixer and known == content)
         if (group := next(same, None)) is None:
-            members.append((identity, group := []))
-        group.append(run)
+            members.append((content, group := []))
+        group.append((run, identity))
     # Sorted, so that `resample_seeds` recognizes groups with equal seeds
-    return [(identity, sorted(group, key=lambda run: run.seed)) for identity, group in members]
+    return [
+        (_common([each for _, each in group]), sorted((run for run, _ in group), key=lambda run: run.seed))
+        for _, group in members
+    ]
+
+
+def _common(identities: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the settings that have one value in all identities."""
+    varying = _varying(identities)
+    return {key: value for key, value in identities[0].items() if key not in varying}
 
 
 def _identity(run: RunResult, ignored: set[str]) -> dict[str, Any]:

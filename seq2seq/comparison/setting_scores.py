@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from seq2seq.comparison.groups import group_runs, seed_means
 from seq2seq.comparison.table import mean_and_deviation
-from seq2seq.runs.results import RunResult
+from seq2seq.runs.results import DIGESTS, RunResult
 from seq2seq.settings.values import near, written
 from seq2seq.system.canvas import add_title, draw_means, new_figure, save
 from seq2seq.system.markdown import markdown_table
@@ -114,11 +114,12 @@ def score_by_setting(runs: Sequence[RunResult], key: str, split: str, ignore: Co
     # A setting that all runs have is one of the first run; `key` is its own copy
     first = settings[0][1]
     copies = {name for name in first if all(name in each and each[name] == each[key] for _, each in settings)}
-    # Another value of a data setting makes another corpus
-    corpus = {"data.corpus"} if key.startswith("data.") else set()
+    # Another value of a data setting makes another corpus, and another path another file
+    digests = {name for name in DIGESTS if name.startswith(key.partition(".")[0])}
+    digests = {name for name in digests if len({str(each.get(name)) for _, each in settings}) > 1}
     values = sorted({written(each[key]) for _, each in settings}, key=_order)
     scores: dict[str, dict[str, list[float]]] = {}
-    for group in group_runs([run for run, _ in settings], {*copies, *corpus, *ignore}):
+    for group in group_runs([run for run, _ in settings], {*copies, *digests, *ignore}):
         row: dict[str, list[tuple[int, float]]] = {}
         for run in group.runs:
             row.setdefault(written(run.resolved()[key]), []).append((run.seed, run.score(split, "bleu")))

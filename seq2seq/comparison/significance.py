@@ -61,7 +61,7 @@ def choose_pairs(
 
     Args:
         tables: The groups of each test set.
-        baseline: Name of a group; if None, the Transformer, or the first group of a table without it.
+        baseline: Name of a group; if None, the first of `usual_baselines`.
         contrasts: Names of two groups each.
 
     Returns:
@@ -85,12 +85,17 @@ def choose_pairs(
         pairs = [[(one[number], other[number]) for one, other in chosen] for number in range(len(tables))]
     else:
         if baseline is None:
-            usual = ([group for group in groups if group.mixer == "transformer"] for groups in tables)
-            bases: list[Group | None] = [(own or groups)[0] for own, groups in zip(usual, tables, strict=True)]
+            bases: list[Group | None] = [usual_baselines(groups)[0] for groups in tables]
         else:
             bases = _choose(tables, baseline, "--baseline")
         pairs = [[(group, base) for group in groups] for groups, base in zip(tables, bases, strict=True)]
     return [[(one, other) for one, other in each if one and other and one is not other] for each in pairs]
+
+
+def usual_baselines(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups of the Transformer, the one with the most seeds first; the first group if there are none."""
+    own = [group for group in groups if group.mixer == "transformer"]
+    return sorted(own, key=lambda group: (-len({run.seed for run in group.runs}), group.label)) or [groups[0]]
 
 
 def _choose(tables: Sequence[Sequence[Group]], name: str, option: str) -> list[Group | None]:
@@ -154,7 +159,7 @@ def _p_values(difference: Difference, margin: float) -> dict[str, float]:
 
 
 def _resampled(pairs: Sequence[tuple[Group, Group]], samples: int) -> list[Resampled | None]:
-    """Bootstrap the groups of each pair whose runs all saved their translations."""
+    """Bootstrap the groups of each pair whose runs all saved their translations, of more than one sentence."""
     groups = {group.label: group for pair in pairs for group in pair}
     translated = [run for group in groups.values() for run in group.runs if run.translated]
     counts: dict[str, dict[int, list[np.ndarray]]] = {}
@@ -163,7 +168,8 @@ def _resampled(pairs: Sequence[tuple[Group, Group]], samples: int) -> list[Resam
         if all(run.translated and run.test_lines("ref") == translated[0].test_lines("ref") for run in group.runs):
             for run in group.runs:
                 counts.setdefault(label, {}).setdefault(run.seed, []).append(sentence_counts(run))
-    scores = resample_sentences(counts, samples) if len(counts) > 1 else {}
+    several = len(counts) > 1 and len(translated[0].test_lines("ref")) > 1
+    scores = resample_sentences(counts, samples) if several else {}
     found = [[scores.get(group.label) for group in pair] for pair in pairs]
     return [resample_seeds(one, other) if one and other else None for one, other in found]
 

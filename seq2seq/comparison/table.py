@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import io
 import math
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -233,7 +234,8 @@ def _numbers(table: Table, group: Group) -> dict[str, Any]:
         number = math.nan if key in _MACHINES and len(group.accelerators) > 1 else group.mean(key)
         # nan: no run recorded the number
         row[key] = "" if math.isnan(number) else round(number, 2)
-    row["runs"] = " ".join(str(run.folder.path) for run in group.runs)
+    # As a shell reads them, since a path may have spaces
+    row["runs"] = shlex.join(str(run.folder.path) for run in group.runs)
     return row
 
 
@@ -270,9 +272,12 @@ def notes(table: Table) -> str:
     lines = [f"Scores of the {split} set, {_runs(len(runs))}. BLEU: {first_signature(runs[0], split)}"]
     # Scores may differ between versions of the code
     revisions = Counter(str(run.results.get("git_revision") or "unknown") for run in runs)
-    if len(revisions) > 1:
+    changed = any(name.endswith("+") for name in revisions)
+    if len(revisions) > 1 or (changed and len(runs) > 1):
         counts = ", ".join(f"{name} ({_runs(count)})" for name, count in revisions.items())
-        lines.append(f"Several revisions of the code: {counts}")
+        number = "Several revisions" if len(revisions) > 1 else "One revision"
+        unknown = "; + marks uncommitted changes, which may differ between runs" if changed else ""
+        lines.append(f"{number} of the code: {counts}{unknown}")
     # Runs on a CPU choose the number of threads unless trainer.threads is set
     threads = [run.results["threads"] for run in runs if isinstance(run.results.get("threads"), int)]
     trainers = [run.config.get("trainer", {}) for run in runs]
@@ -287,6 +292,9 @@ def notes(table: Table) -> str:
     continued = [f"{run.name} ({run.continued})" for run in runs if run.continued]
     if continued:
         lines.append(f"Settings changed during training: {', '.join(continued)}")
+    cut = [f"{run.name} ({run.cut_short})" for run in runs if run.cut_short]
+    if cut:
+        lines.append(f"Ended early by trainer.max_time, so scores depend on the machine: {', '.join(cut)}")
     without_lines = [run.name for run in runs if split == "test" and not run.translated]
     if without_lines:
         lines.append(f"No test translations, so no bootstrap: {', '.join(without_lines)}")

@@ -50,7 +50,7 @@ def check_translations(run: RunResult) -> None:
         raise ValueError(", ".join(f"test.{side} has {count:,} lines" for side, count in counts.items()))
     found, recorded = bleu(run), run.score("test", "bleu")
     if abs(found - recorded) > TOLERANCE:
-        raise ValueError(f"test.hyp has {found:.2f} BLEU, and results.json says {recorded:.2f}")
+        raise ValueError(f"test.hyp has {found:.4f} BLEU, and results.json says {recorded:.4f}")
 
 
 def translate_again(run: RunResult, name: str, *data: str) -> str:

@@ -217,9 +217,11 @@ def _comparison(table: list[dict[str, Any]]) -> str:
         rows = [row for row in table if row["name"] == name]
         lines.append(f"{name}  {rows[0]['signature']}")
         for row in rows:
-            p = row["p_value"]
-            last = "baseline" if p is None else f"p = {p:.4f}{' *' if p < 0.05 else ''}"
-            interval = f"({row['mean']:.2f} ± {row['interval']:.2f})"
+            p, half = row["p_value"], row["interval"]
+            last = "baseline" if row is rows[0] else "no p" if p is None else f"p = {p:.4f}{' *' if p < 0.05 else ''}"
+            interval = "(no interval)" if half is None else f"({row['mean']:.2f} ± {half:.2f})"
             lines.append(f"  {row['system']:<{width}}  {row['value']:6.2f}  {interval}  {last}")
-    lines.append("p: paired bootstrap against the first system, not adjusted for their number; * is p < 0.05")
+    single = any(row["interval"] is None for row in table)
+    why = "one sentence has no resamples" if single else "* is p < 0.05"
+    lines.append(f"p: paired bootstrap against the first system, not adjusted for their number; {why}")
     return "\n".join(lines)

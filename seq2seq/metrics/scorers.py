@@ -74,13 +74,16 @@ class Accuracy(Metric):
 
 
 class Comparison(NamedTuple):
-    """System under one metric: score, bootstrap mean, half-width of the 95% interval, p against the first system."""
+    """System under one metric: score, bootstrap mean, half-width of the 95% interval, p against the first system.
+
+    There is no interval and no p for one sentence, whose resamples are all equal.
+    """
 
     system: str
     name: str
     value: float
     mean: float
-    interval: float
+    interval: float | None
     p_value: float | None
     signature: str
 
@@ -201,9 +204,11 @@ def paired_bootstrap(
         signature.update("seed", seed)
         signature.update("bs", samples)
         for system, (score, scores) in zip(systems, rows, strict=True):
-            mean, interval = map(float, estimate_ci(scores))
+            mean, half = map(float, estimate_ci(scores))
             first, firsts = rows[0]
-            p_value = None if score is first else bootstrap_p(score.score - first.score, scores - firsts)
+            tested = score is not first and lines > 1
+            p_value = bootstrap_p(score.score - first.score, scores - firsts) if tested else None
+            interval = half if lines > 1 else None
             found.append(Comparison(system, score.name, float(score.score), mean, interval, p_value, str(signature)))
     return found
 

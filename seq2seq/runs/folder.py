@@ -251,15 +251,22 @@ def mixer_label(choice: str, overrides: Sequence[str]) -> str:
 
 
 def git_revision() -> str | None:
-    """Return the revision of this package's checkout, with `+` if files were changed; None outside git."""
+    """Return the revision of this package's checkout, with `+` if the package or conf/ differs; None outside git."""
     here = Path(__file__).resolve().parents[1]
+
+    def ask(*words: str) -> str:
+        # 10 seconds, in case the file system is slow
+        command = ["git", "-C", str(here), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
     try:
         # --exclude=* ignores tags, so that every revision reads as a hash
-        ask = ["git", "-C", str(here), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
-        # 10 seconds, in case the file system is slow
-        return subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout.strip() or None
+        revision = ask("describe", "--always", "--abbrev=12", "--exclude=*")
+        # A new mixer has untracked files in both
+        changes = ask("status", "--porcelain", "--untracked-files=normal", ".", "../conf")
     except (OSError, subprocess.SubprocessError):
         return None
+    return f"{revision}+" if changes else revision
 
 
 def translate_command(checkpoint: str | os.PathLike[str], *options: str, trust: Sequence[str] = ()) -> str:

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq.runs.folder import RunFolder, with_window
+from seq2seq.settings.data import SPLITS
 from seq2seq.settings.dicts import flat
 from seq2seq.settings.run import present_settings
 from seq2seq.settings.values import is_number, shown
 from seq2seq.sweeps.job_records import Job, common_overrides, is_sweep, read_jobs
-from seq2seq.system.errors import visible
+from seq2seq.system.errors import one_line, visible
 from seq2seq.system.files import read_file
-from seq2seq.system.json_file import read_json
+from seq2seq.system.json_file import read_json, read_json_or_none
 from seq2seq.system.yaml_file import read_yaml
 
 # Settings that may be `auto`, with the keys of results.json that hold the chosen values.
@@ -30,6 +31,12 @@ _DECIDED = {
     "data.max_tokens": "max_tokens",
     "trainer.precision": "precision",
     "trainer.accelerator": "accelerator",
+}
+# Settings that identify files by their content, and the settings with the paths of these files.
+DIGESTS = {
+    "data.corpus": tuple(f"data.{split}" for split in SPLITS),
+    "tokenizer.digest": ("tokenizer.model", "tokenizer.src_model", "tokenizer.tgt_model"),
+    "init_from.digest": ("init_from",),
 }
 # Numbers of results.json that tables show.
 NUMBERS = (
@@ -101,17 +108,31 @@ class RunResult:
         return float(value) if is_number(value) else math.nan
 
     def resolved(self) -> dict[str, Any]:
-        """Return the settings by `section.name`, with the values that `auto` chose and the corpus' fingerprint.
+        """Return the settings by `section.name`, with the values that `auto` chose and the DIGESTS of files.
 
         Ranks count as micro-batches of an update, as in a run's name.
         """
         values = {key: self.results.get(name) for key, name in _DECIDED.items()}
         values["data.corpus"] = self.fingerprint
+        values["init_from.digest"] = self.results.get("init_from")
+        tokenizer = self.config.get("tokenizer") or {}
+        # A tokenizer that is learned or extended follows the corpus, whose part by data.limit depends on the seed
+        if any(tokenizer.get(key) for key in ("model", "src_model", "tgt_model")) and not tokenizer.get("extend"):
+            values["tokenizer.digest"] = self.results.get("tokenizer")
         # With data.batch_tokens, the micro-batch depends on the machine
         if self.config["data"].get("batch_tokens"):
             del values["data.max_tokens"]
         decided = {key: value for key, value in values.items() if value is not None}
         return flat(with_window(self.config)) | decided
+
+    @property
+    def cut_short(self) -> str:
+        """The updates of a run that the clock ended before its limit of updates or epochs; "" for other runs."""
+        trainer = self.config.get("trainer", {})
+        limits = [f"trainer.{key}={trainer[key]}" for key in ("max_steps", "max_epochs") if trainer.get(key)]
+        if not limits or self.results.get("ended_by") != "max_time":
+            return ""
+        return f"{self.number('steps'):,.0f} updates of {' and '.join(limits)}"
 
     @property
     def continued(self) -> str:
@@ -152,6 +173,9 @@ class Unusable(NamedTuple):
 
     name: str
     reason: str
+
+    def __str__(self) -> str:
+        return one_line(f"left out: {self.name}: {self.reason}")
 
 
 class CollectedRuns(NamedTuple):
@@ -263,7 +287,7 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
     if not folder.config.is_file():
         return Unusable(str(path), "holds no run" if path.exists() else "no such folder")
     if not folder.results.is_file():
-        return Unusable(str(path), "unfinished: it still runs, or the same command and resume=auto continue it")
+        return Unusable(str(path), _unfinished(path))
     try:
         config = read_config(folder.config)
         results = read_json(folder.results)
@@ -277,7 +301,7 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
             run = RunResult(folder, shown(results["mixer"], most=300), config, results)
             # A comparison computes these later; a failure here has a reason
             " ".join(run.signatures(split))
-            _ = [run.score(split, metric) for metric in ("bleu", "chrf") if metric in results[split]]
+            _ = run.score(split, "bleu"), "chrf" in results[split] and run.score(split, "chrf")
             _ = run.seed, run.corpus, run.continued, run.command_keys, run.resolved(), hash(run.fingerprint)
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             return Unusable(str(path), f"results.json is damaged ({type(error).__name__}: {error})")
@@ -289,6 +313,14 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
     else:
         reason = f"has no {split} score: finish it with resume=auto"
     return Unusable(str(path), reason + also)
+
+
+def _unfinished(path: Path) -> str:
+    """Return the reason why a run has no results: its last fault, if it left one."""
+    for fault in sorted(path.glob("fault-*.json")):
+        if text := (read_json_or_none(fault) or {}).get("fault"):
+            return f"unfinished, with {fault.name}: {shown(text, most=300)}"
+    return "unfinished: it still runs, or the same command and resume=auto continue it"
 
 
 def read_config(path: Path) -> dict[str, Any]:

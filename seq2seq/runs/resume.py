@@ -105,6 +105,7 @@ class Resumed(NamedTuple):
         continued: Changes of settings that altered the course of training, the last one included: {"update",
             "changes"}.
         new: Names of the weights that its first checkpoint (`init_from`) did not give; None if they are unknown.
+        start_digest: Digest of its first checkpoint.
     """
 
     path: Path
@@ -115,6 +116,7 @@ class Resumed(NamedTuple):
     threads: int | None = None
     continued: Sequence[Mapping[str, Any]] = ()
     new: Sequence[str] | None = None
+    start_digest: str | None = None
 
     @classmethod
     def open(cls, path: Path, config: Mapping[str, Any], folder: RunFolder) -> Resumed:
@@ -169,6 +171,7 @@ class Resumed(NamedTuple):
             threads=origin["threads"] if payload["processes"] == trainer["devices"] * trainer["nodes"] else None,
             continued=[*(origin["continued"] or ()), *([{"update": step, "changes": changed}] if changed else ())],
             new=origin.get("new"),
+            start_digest=origin.get("start_digest"),
         )
 
     def require_same_text(self, corpus: str, *, force: bool = False) -> None:

@@ -123,7 +123,12 @@ def make_callbacks(run: TrainingRun, state: RunState, task: TranslationTask) -> 
     """
     folder, plan, settings = run.folder, run.plan, state.settings
     # A resumed run must agree with these.
-    origin = {"settings": plan.config, "corpus": run.prepared.fingerprint, "new": sorted(run.new)}
+    origin = {
+        "settings": plan.config,
+        "corpus": run.prepared.fingerprint,
+        "new": sorted(run.new),
+        "start_digest": run.start_digest,
+    }
     # Several callbacks share these objects. `LogHandler` prints on the same console.
     console = get_console() if ranks.is_first_process() else Console(quiet=True)
     average = AverageWeights(task.model, settings.ema) if settings.ema else None

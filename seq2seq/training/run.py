@@ -128,6 +128,9 @@ class TrainingRun:
         data_plan = checks.plan_data(plan, self.start)
         self.tokenize = checks.score_tokenizer(plan, plan.data.tgt)
         self.resumed = Resumed.open(last, plan.config, self.folder) if last else None
+        # A resumed run keeps the digest, as its first checkpoint may have changed since
+        digest = checkpoint.digest(plan.start) if plan.start and not self.resumed else None
+        self.start_digest = self.resumed.start_digest if self.resumed else digest
         if plan.data.max_tokens == "auto" and self.resumed and self.resumed.max_tokens:
             # Another size would change the random numbers of micro-batches.
             data_plan = dataclasses.replace(data_plan, max_tokens=self.resumed.max_tokens)

@@ -113,12 +113,15 @@ def _entries(run: TrainingRun, state: RunState, trainer: L.Trainer, task: Transl
         "git_revision": git_revision(),
         "corpus": run.data.prepared.fingerprint,
         "whole_corpus": run.data.prepared.whole_fingerprint,
+        "tokenizer": run.data.prepared.tokenizer.fingerprint,
         "threads": torch.get_num_threads() if run.accelerator == "cpu" else None,
     }
     # Graphs of decoding steps, which a GPU replays. They are not created here: the task has left its device by now.
     if decoding := vars(task).get("decoding_graphs"):
         entries["decoding_graphs"] = decoding.count
         entries["decoding_capture_seconds"] = round(decoding.seconds, 2)
+    if run.start_digest:
+        entries["init_from"] = run.start_digest
     if task.replay:
         entries["passes"] = task.replay.counts
     return entries

@@ -6,6 +6,7 @@ import csv
 import json
 import random
 import re
+import shlex
 import statistics
 from pathlib import Path
 from types import SimpleNamespace
@@ -197,6 +198,23 @@ def test_rows_are_compared_with_the_transformer(tmp_path, capsys):
     assert set(against("gru", capsys.readouterr().out)) == {"lstm"}
 
 
+def test_of_several_transformers_the_one_with_most_seeds_is_the_baseline(tmp_path, capsys):
+    """Not the first folder's; a note says which one."""
+    refs = references(9)
+    for name, dim, seed in (("a", 8, 1), ("b", 32, 1), ("c", 32, 2), ("d", 16, 1), ("e", 16, 2)):
+        write_run(tmp_path / name, refs, mixer="transformer", seed=seed, model={"dim": dim})
+    dims = [f"transformer model.dim={dim}" for dim in (16, 32, 8)]
+    assert compare.main([str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert set(against(dims[0], printed)) == {*dims[1:]}
+    assert f"baseline is '{dims[0]}'" in printed
+    assert f"--baseline chooses another: '{dims[1]}', '{dims[2]}'" in printed
+    assert compare.main([str(tmp_path), "--baseline", dims[2]]) == 0
+    printed = capsys.readouterr().out
+    assert set(against(dims[2], printed)) == {*dims[:2]}
+    assert "--baseline" not in printed
+
+
 def test_runs_of_other_references_have_no_bootstrap(tmp_path, capsys):
     """Without sources both runs seem to have one test set."""
     for mixer in ("bahdanau", "gru"):
@@ -253,6 +271,14 @@ def test_verdicts(tmp_path, capsys, shift, noise, verdict):
     assert "Equivalent: less than 0.5 BLEU" in printed
 
 
+def test_one_sentence_has_no_bootstrap(tmp_path, capsys):
+    refs = references(1)
+    for mixer in ("gru", "lstm"):
+        write_run(tmp_path / mixer, refs, mixer=mixer)
+    assert compare.main([str(tmp_path)]) == 0
+    assert set(against("gru", capsys.readouterr().out)["lstm"]) == {"difference", "Δ BLEU"}
+
+
 def test_a_difference_in_one_sentence_is_open(tmp_path, capsys):
     """The seeds agree, but a resample without the sentence has no difference."""
     refs = references(9)
@@ -280,7 +306,8 @@ def test_translations_that_are_not_those_of_the_results_are_left_out(tmp_path, c
     printed = capsys.readouterr()
     score = results_of(tmp_path / "lstm")["test"]["bleu"]
     assert (
-        f"left out: translations of lstm: test.hyp has 100.00 BLEU, and results.json says {score:.2f}; " in printed.err
+        f"left out: translations of lstm: test.hyp has 100.0000 BLEU, and results.json says {score:.4f}; "
+        in printed.err
     )
     assert f"--ckpt {tmp_path}/lstm/checkpoints/best.safetensors --save {tmp_path}/lstm/test.hyp\n" in printed.err
     assert (
@@ -356,6 +383,47 @@ def test_the_same_corpus_under_two_paths_is_one_setting(tmp_path):
     (run / "results.json").write_text(json.dumps(results_of(run) | {"whole_corpus": "def"}))
     groups = group_runs(collect([str(tmp_path)], "test").runs)
     assert [group.settings["data.train"] for group in groups] == ["/data/toy/train", "toy/train"]
+    # Another corpus says nothing about the paths of the first
+    copied = write_run(tmp_path / "copied", refs, seed=2, data={"name": "toy", "train": "/copied/train"})
+    rewrite(copied, whole_corpus="abc")
+    assert [len(group.runs) for group in group_runs(collect([str(tmp_path)], "test").runs)] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "entry", "shown"),
+    [
+        ({"tokenizer": {"model": "{}"}}, "tokenizer", "tokenizer.model"),
+        ({"tokenizer": {"src_model": "{}", "tgt_model": "t"}}, "tokenizer", "tokenizer.src_model"),
+        ({"init_from": "{}"}, "init_from", "init_from"),
+    ],
+)
+def test_tokenizers_and_initial_weights_are_compared_by_content(tmp_path, settings, entry, shown):
+    refs = references(5)
+
+    def groups(name: str, *files: tuple[str, str | None]) -> list[tuple[str, int]]:
+        for seed, (path, digest) in enumerate(files):
+            own = json.loads(json.dumps(settings).replace("{}", path))
+            rewrite(write_run(tmp_path / name / str(seed), refs, seed=seed, **own), **{entry: digest})
+        return [(each.label, len(each.runs)) for each in group_runs(collect([str(tmp_path / name)], "test").runs)]
+
+    assert groups("moved", ("/a", "abc"), ("/b", "abc")) == [("lightconv", 2)]
+    assert [count for _, count in groups("changed", ("/a", "abc"), ("/a", "def"))] == [1, 1]
+    found = groups("both", ("/a", "abc"), ("/b", "def"), ("/b", "def"))
+    assert [(f"{shown}={path}" in label, count) for path, (label, count) in zip(("/a", "/b"), found, strict=True)] == [
+        (True, 1), (True, 2),
+    ]  # fmt: skip
+    # A run of an earlier version has no digest
+    assert groups("earlier", ("/a", None), ("/b", "abc"), ("/a", "abc")) == [
+        (f"lightconv {shown}=/a", 2), (f"lightconv {shown}=/b", 1),
+    ]  # fmt: skip
+
+
+def test_an_extended_tokenizer_is_compared_by_its_path(tmp_path):
+    """Its new pieces follow the corpus, whose part by data.limit depends on the seed."""
+    for seed, digest in enumerate(("abc", "def")):
+        run = write_run(tmp_path / str(seed), references(5), seed=seed, tokenizer={"model": "a", "extend": 5})
+        rewrite(run, tokenizer=digest)
+    assert len(group_runs(collect([str(tmp_path)], "test").runs)) == 1
 
 
 def rewrite(run: Path, **results: Any) -> None:
@@ -404,6 +472,19 @@ def test_groups_differ_by_the_values_that_auto_chose(tmp_path, capsys):
     assert "Several numbers of devices, so times cannot be compared: 1 (1 run), 8 (1 run)" in printed
 
 
+def test_uncommitted_changes_of_the_code_are_named(tmp_path, capsys):
+    """One revision is no news, unless changes that it does not name came with it."""
+    refs = references(5)
+    for seed in (1, 2):
+        rewrite(write_run(tmp_path / str(seed), refs, seed=seed), git_revision="abc+")
+    assert compare.main([str(tmp_path)]) == 0
+    assert "One revision of the code: abc+ (2 runs); + marks uncommitted changes" in capsys.readouterr().out
+    for seed in (1, 2):
+        rewrite(tmp_path / str(seed), git_revision="abc")
+    assert compare.main([str(tmp_path)]) == 0
+    assert "of the code" not in capsys.readouterr().out
+
+
 def test_runs_continued_under_other_settings_are_named(tmp_path, capsys):
     refs = references(20)
     changes = ["trainer.max_steps was 6 and is now 12", "seed was 1 and is now 2"]
@@ -411,6 +492,23 @@ def test_runs_continued_under_other_settings_are_named(tmp_path, capsys):
     assert compare.main([str(tmp_path)]) == 0
     told = "Settings changed during training: a (at update 6: trainer.max_steps was 6 and is now 12; seed was 1"
     assert told in capsys.readouterr().out
+
+
+def test_runs_that_the_clock_cut_short_are_named(tmp_path, capsys):
+    """The end of a run by patience, or by time if nothing else bounds it, is as planned."""
+    refs, both = references(20), {"max_steps": 3000, "max_time": 6}
+    for seed, steps in ((1, 15), (2, 33)):
+        run = write_run(tmp_path / "cut" / f"run{seed}", refs, seed=seed, trainer=both)
+        rewrite(run, ended_by="max_time", steps=steps)
+    for mixer, trainer, bound in (("gru", both, "patience"), ("lstm", {"max_time": 6}, "max_time")):
+        rewrite(write_run(tmp_path / "planned" / mixer, refs, mixer=mixer, trainer=trainer), ended_by=bound)
+    assert compare.main([str(tmp_path / "cut")]) == 0
+    limit = "updates of trainer.max_steps=3000"
+    assert f"by trainer.max_time, so scores depend on the machine: run1 (15 {limit}), run2 (33 {limit})" in (
+        capsys.readouterr().out
+    )
+    assert compare.main([str(tmp_path / "planned")]) == 0
+    assert "by trainer.max_time" not in capsys.readouterr().out
 
 
 def test_groups_are_distinguished_by_whole_values(tmp_path, capsys):
@@ -517,7 +615,7 @@ def test_different_test_sets_have_a_table_each(tmp_path, capsys, change):
     assert printed.count("| difference") == 1
     rows = list(csv.DictReader((tmp_path / "out" / "comparison.csv").open()))
     assert len({row["set"] for row in rows}) == 2
-    assert (tmp_path / "out" / "comparison.md").read_text() in printed
+    assert (tmp_path / "out" / "comparison.md").read_text().partition("\nleft out: ")[0] in printed
 
 
 def corpus_run(path: Path, refs: list[str], name: str, **settings: Any) -> Path:
@@ -557,6 +655,24 @@ def test_a_folder_with_runs_of_several_corpora(tmp_path, capsys, monkeypatch):
     # No table has it
     assert compare.main([str(tmp_path / "runs"), "--baseline", "gru"]) == 2
     assert capsys.readouterr().err.count("'lightconv'") == 1
+
+
+def test_figures_of_an_earlier_comparison_are_deleted(tmp_path, monkeypatch):
+    """A file of another name, which the command does not write, stays."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("seq2seq.comparison.compare_runs.draw", lambda *_, **__: None)
+    run = write_run(tmp_path / "run", references(9))
+    stale = ["comparison-1.png", "comparison-2.svg", "comparison-2-length.svg", "comparison-optim.peak_lr.png"]
+    kept = ["comparison-old.png", "comparison.png.bak", "other.svg"]
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in (*stale, *kept):
+        (out / name).touch()
+    assert compare.main([str(run), "--out", str(out)]) == 0
+    assert {*stale, *kept} < {path.name for path in out.iterdir()}
+    assert compare.main([str(run), "--out", str(out), "--figure"]) == 0
+    tables = {"comparison.csv", "comparison-differences.csv", "comparison.md"}
+    assert {path.name for path in out.iterdir()} == {*kept, *tables}
 
 
 def test_further_sets_have_a_table_each_and_one_together(tmp_path, capsys):
@@ -713,26 +829,42 @@ def test_runs_with_and_without_newer_settings_are_one_group(tmp_path):
 
 def test_unreadable_runs_are_listed(tmp_path, capsys):
     refs = references(20)
-    write_run(tmp_path / "good", refs)
-    for name in ("unfinished", "damaged", "untested", "odd"):
+    write_run(tmp_path / "good runs", refs)
+    for name in ("unfinished", "damaged", "untested", "odd", "diverged", "scoreless"):
         write_run(tmp_path / name, refs)
+    (tmp_path / "diverged" / "results.json").unlink()
+    (tmp_path / "diverged" / "fault-0.json").write_text('{"fault": "11 updates had no finite gradient"}')
+    rewrite(tmp_path / "scoreless", test={"chrf": 5.0})
     (tmp_path / "unfinished" / "results.json").unlink()
     (tmp_path / "damaged" / "results.json").write_text('{"test": {"bl')
     results = results_of(tmp_path / "untested")
     del results["test"]
     (tmp_path / "untested" / "results.json").write_text(json.dumps(results))
     (tmp_path / "odd" / "config.yaml").write_text("a: [")
-    assert compare.main([str(tmp_path), str(tmp_path / "nowhere"), str(tmp_path / "good")]) == 0
+    out = tmp_path.with_name(f"{tmp_path.name}-out")
+    patterns = [str(tmp_path), str(tmp_path / "nowhere"), str(tmp_path / "good runs")]
+    assert compare.main([*patterns, "--out", str(out)]) == 0
     captured = capsys.readouterr()
     assert len(cells(captured.out)) == 1
+    said, reported = (
+        re.findall(r"^left out: ([^:]*):", text, re.MULTILINE)
+        for text in (captured.err, (out / "comparison.md").read_text())
+    )
+    assert said == reported
+    assert len(said) == 7
+    (row,) = csv.DictReader((out / "comparison.csv").open())
+    assert shlex.split(row["runs"]) == [str(tmp_path / "good runs")]
     left_out = {line.split(": ")[1]: line for line in captured.err.splitlines()}
+    assert "still runs" not in left_out[str(tmp_path / "diverged")]
     for name, reason in (("unfinished", "resume=auto"), ("damaged", "is damaged"), ("untested", "--split valid"),
-                         ("odd", "not YAML"), ("nowhere", "no such folder")):  # fmt: skip
+                         ("odd", "not YAML"), ("nowhere", "no such folder"), ("scoreless", "'bleu'"),
+                         ("diverged", "fault-0.json: 11 updates had no finite gradient")):  # fmt: skip
         assert reason in left_out[str(tmp_path / name)]
     assert compare.main([str(tmp_path / "unfinished")]) == 1
     assert "no finished run" in capsys.readouterr().err
     assert compare.main([str(tmp_path / "*"), "--split", "valid"]) == 0
-    assert cells(capsys.readouterr().out)[0]["seeds"] == "1, 1"
+    # Also the untested run, and the one without a test score
+    assert cells(capsys.readouterr().out)[0]["seeds"] == "1, 1, 1"
 
 
 def test_runs_of_a_sweep_are_found_by_its_jobs(tmp_path, capsys):

@@ -932,12 +932,15 @@ def test_a_fine_tuned_run_resumes_without_its_initial_checkpoint(corpus, tmp_pat
 
     first = run()
     first.execute()
+    digest = checkpoint.digest(origin)
     origin.unlink()
     last = f"resume={first.folder.last}"
     again = run(last, "trainer.max_steps=3")
     assert again.plan.config["model"] == first.plan.config["model"]
     again.execute()
     assert read_state(first.folder.last)["global_step"] == 3
+    found = first.folder.read_results()
+    assert (found["steps"], found["init_from"], found["tokenizer"]) == (3, digest, again.prepared.tokenizer.fingerprint)
     with pytest.raises(ValueError, match=r"tiny\.safetensors: no such file; .* resume=<run>"):
         run("resume=auto")
     with pytest.raises(ValueError, match=r"tiny\.safetensors: no such file$"):

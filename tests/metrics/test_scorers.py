@@ -13,6 +13,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
+from seq2seq.evaluation.scoring import report_text
 from seq2seq.metrics import scorers
 
 WORDS = [
@@ -212,6 +213,15 @@ def test_p_values_of_equal_systems_are_uniform():
         values.append(scorers.bootstrap_p(difference.mean(), difference[lines].mean(1)))
     assert 0.01 < np.mean(np.array(values) < 0.05) < 0.1
     assert 0.4 < np.mean(np.array(values) < 0.5) < 0.6
+
+
+def test_one_sentence_has_no_interval_and_no_p():
+    rows = scorers.paired_bootstrap({"one": ["a b c d"], "two": ["a b c e"]}, ["a b c d"], samples=50)
+    assert {(row.interval, row.p_value) for row in rows} == {(None, None)}
+    text = report_text({"comparison": [row._asdict() for row in rows]})
+    assert "±" not in text
+    assert "one sentence" in text
+    assert [text.count(word) for word in ("baseline", "no p")] == [2, 2]
 
 
 def test_paired_bootstrap_checks_its_input():

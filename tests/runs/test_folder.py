@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,26 @@ CONFIG = {
     "cache": ".cache",
     "seed": 1,
 }
+
+
+def test_the_revision_marks_changed_and_new_source_files(tmp_path, monkeypatch):
+    package, conf, docs = (tmp_path / name for name in ("seq2seq", "conf", "docs"))
+    for each in (package, conf, docs):
+        each.mkdir()
+        (each / "old").touch()
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    monkeypatch.setattr(folder, "__file__", str(package / "runs" / "folder.py"))
+    clean = folder.git_revision()
+    assert clean
+    assert not clean.endswith("+")
+    (docs / "new").touch()
+    assert folder.git_revision() == clean
+    for each in (package / "new", conf / "new", package / "old"):
+        each.write_text("x")
+        assert folder.git_revision() == f"{clean}+"
+        subprocess.run([*git, "stash", "push", "-qu", "seq2seq", "conf"], check=True)
 
 
 def changed(key: str, value: object) -> dict:

@@ -22,7 +22,8 @@ class SaveLast(L.Callback):
     """Callback that saves last.ckpt, from which the run is resumed: after a validation, or every `save_time` seconds.
 
     Args:
-        origin: Settings and corpus, with which a resumed run must agree, and its new weights; kept in last.ckpt.
+        origin: Settings and corpus, with which a resumed run must agree, its new weights, and the digest of its first
+            checkpoint; kept in last.ckpt.
 
     Attributes:
         before_training: True while a resumed run repeats a validation; `save` then updates only callback states.
