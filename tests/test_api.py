@@ -155,3 +155,10 @@ def test_examples_run(name, overrides, tmp_path, monkeypatch):
 
 def test_the_translator_describes_itself(translator):
     assert repr(translator).startswith("Translator(de to en, ")
+
+
+@pytest.mark.parametrize("wrong", [{"max_len": 0}, {"max_len": -5}, {"max_len": 1}, {"max_tokens": -1}])
+def test_sizes_that_hold_no_text_are_refused(translator, wrong):
+    ((name, value),) = wrong.items()
+    with pytest.raises(ValueError, match=f"{name}={value} is not"):
+        dataclasses.replace(translator, **wrong)

@@ -28,7 +28,7 @@ from seq2seq.inference.forced import SourceAttention, read_attention
 from seq2seq.inference.forced_text import Alignment, ForcedLine, encoded_pairs, force_lines
 from seq2seq.inference.glossary import Glossary
 from seq2seq.inference.lexical_shortlist import Shortlist
-from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE, MOST_GPU_TOKENS, TERMS_BEAM
+from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LEAST_SOURCE, LONGEST_SOURCE, MOST_GPU_TOKENS, TERMS_BEAM
 from seq2seq.inference.mbr import rank_by_agreement, utility
 from seq2seq.inference.model_files import choose_device, load_model, locate, runs_on_cpu_alone
 from seq2seq.inference.notes import Note as Note
@@ -52,7 +52,7 @@ from seq2seq.search.graphs import choose_graphs
 from seq2seq.search.running import Source
 from seq2seq.settings.declare import keys
 from seq2seq.settings.search import SamplingSettings, SearchSettings, chosen_search
-from seq2seq.settings.values import require_list, shown, suggestion
+from seq2seq.settings.values import check_value, require_list, shown, suggestion
 from seq2seq.system.errors import first_line
 
 log = logging.getLogger(__name__)
@@ -93,6 +93,8 @@ class Translator:
     glossary_by: str = "search"
 
     def __post_init__(self) -> None:
+        self.max_tokens = check_value(self.max_tokens, int, {"least": 0}, "max_tokens")
+        self.max_len = check_value(self.max_len, int, {"least": LEAST_SOURCE}, "max_len")
         gpu = torch.device(self.device).type == "cuda"
         self.by_memory = gpu and not self.max_tokens
         self.max_tokens = self.max_tokens or (GPU_TOKENS if gpu else CPU_TOKENS)
