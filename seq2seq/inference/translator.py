@@ -240,7 +240,14 @@ class Translator:
         """
         tokenizer = self.tokenizer
         note = note or self._warn
-        _require_lists(lines=lines, prefixes=prefixes, suppress=suppress, before=before, phrases=phrases)
+        lines = require_list(lines, "lines")
+        suppress = require_list(suppress, "suppress")
+        before = require_list(before, "before")
+        if prefixes is not None:
+            prefixes = _one_for_each(lines, prefixes, "prefixes")
+        if phrases is not None:
+            rows = _one_for_each(lines, phrases, "phrases", object)
+            phrases = [require_list(row, f"phrases[{number}]") for number, row in enumerate(rows)]
         if options or samples is not None:
             known = [*keys(SearchSettings), *keys(SamplingSettings)]
             for name in options:
@@ -554,12 +561,9 @@ def _require_same_task(member: Loaded, path: Path, first: Loaded, first_path: Pa
         raise ValueError(f"{path} translates {own}, and {first_path} {wanted}: an ensemble needs one direction")
 
 
-def _require_lists(**given: Any) -> None:
-    """Raise ValueError for what is not a list of texts, and for lists that do not have an entry per line."""
-    rows = {f"phrases[{number}]": each for number, each in enumerate(given["phrases"] or ())}
-    for name, value in (given | rows).items():
-        require_list(() if value is None else value, name, object if name == "phrases" else str)
-    lines = len(given["lines"])
-    for name in ("prefixes", "phrases"):
-        if given[name] is not None and len(given[name]) != lines:
-            raise ValueError(f"{name} has {len(given[name]):,} entries for {lines:,} lines; give one for each")
+def _one_for_each(lines: Sequence[str], value: Any, name: str, of: type = str) -> list[Any]:
+    """Return a list that must have an entry of type `of` for each line."""
+    entries = require_list(value, name, of)
+    if len(entries) != len(lines):
+        raise ValueError(f"{name} has {len(entries):,} entries for {len(lines):,} lines; give one for each")
+    return entries
