@@ -17,7 +17,7 @@ import torch
 import toycorpus
 
 import seq2seq
-from seq2seq import Run, Translator, api, build_model, compose
+from seq2seq import Run, Translator, api, build_model, compose, mixers
 from seq2seq.mixers import DynamicConv
 from seq2seq.training.objective.optim import learning_rate
 
@@ -39,6 +39,7 @@ def overrides(tmp_path: Path) -> list[str]:
 def test_the_public_names_are_there():
     assert set(seq2seq.__all__) <= set(dir(seq2seq))
     assert all(getattr(seq2seq, name) for name in seq2seq.__all__)
+    assert {"CrossAttention", "DynamicConv", "LSTM", "NonLocal"} <= set(dir(mixers))
 
 
 def test_compose_cuts_lists_as_the_command_does():
@@ -155,3 +156,10 @@ def test_examples_run(name, overrides, tmp_path, monkeypatch):
 
 def test_the_translator_describes_itself(translator):
     assert repr(translator).startswith("Translator(de to en, ")
+
+
+@pytest.mark.parametrize("wrong", [{"max_len": 0}, {"max_len": -5}, {"max_len": 1}, {"max_tokens": -1}])
+def test_sizes_that_hold_no_text_are_refused(translator, wrong):
+    ((name, value),) = wrong.items()
+    with pytest.raises(ValueError, match=f"{name}={value} is not"):
+        dataclasses.replace(translator, **wrong)

@@ -34,6 +34,7 @@ def test_wheel_carries_settings_and_corpus(site: Path) -> None:
     names = {str(path.relative_to(site)) for path in site.rglob("*") if path.is_file()}
     assert {"seq2seq/_conf/train.yaml", "seq2seq/_conf/mixer/dynamicconv.yaml"} <= names
     assert {"seq2seq/_conf/hydra/launcher/slurm.yaml", "hydra_plugins/seq2seq_sweeps/launchers.py"} <= names
+    assert "seq2seq/py.typed" in names  # type checkers read the annotations
     splits = {f"seq2seq/_data/phrasebook/{split}.jsonl" for split in ("train", "valid", "test")}
     readmes = {"seq2seq/_data/README.md", "seq2seq/_data/phrasebook/README.md"}
     assert {name for name in names if name.startswith("seq2seq/_data/")} == splits | readmes  # no generator

@@ -59,7 +59,7 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
         data = text(lines, final_newline=rng.random() < 0.7)
     n_best = rng.choice((1, 1, 1, 2, 3))
     words = ["--ckpt", str(world.best), "--beam-size", str(n_best), "--n-best", str(n_best)]
-    for option, values in (("--max-tokens", (1, 50, 3000)), ("--max-len", (1, 5, 200)), ("--dtype", ("bfloat16",))):
+    for option, values in (("--max-tokens", (1, 50, 3000)), ("--max-len", (2, 5, 200)), ("--dtype", ("bfloat16",))):
         if rng.random() < 0.3:
             words += [option, str(rng.choice(values))]
     expected = n_best * count

@@ -11,7 +11,8 @@ MOST_PARTS = 64
 MOST_WEIGHTS = 10_000
 # Ways to divide a line into parts that are translated separately, see `LineCutter`.
 SENTENCES = ("auto", "split", "keep")
-# Largest value of --max-len.
+# Range of --max-len; the least has room for a piece and its end.
+LEAST_SOURCE = 2
 MOST_SOURCE = 10_000
 # Source pieces in a batch, padding included. A GPU needs larger batches to be busy.
 CPU_TOKENS = 2048

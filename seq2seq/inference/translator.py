@@ -28,7 +28,7 @@ from seq2seq.inference.forced import SourceAttention, read_attention
 from seq2seq.inference.forced_text import Alignment, ForcedLine, encoded_pairs, force_lines
 from seq2seq.inference.glossary import Glossary
 from seq2seq.inference.lexical_shortlist import Shortlist
-from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LONGEST_SOURCE, MOST_GPU_TOKENS, TERMS_BEAM
+from seq2seq.inference.limits import CPU_TOKENS, GPU_TOKENS, LEAST_SOURCE, LONGEST_SOURCE, MOST_GPU_TOKENS, TERMS_BEAM
 from seq2seq.inference.mbr import rank_by_agreement, utility
 from seq2seq.inference.model_files import choose_device, load_model, locate, runs_on_cpu_alone
 from seq2seq.inference.notes import Note as Note
@@ -52,7 +52,7 @@ from seq2seq.search.graphs import choose_graphs
 from seq2seq.search.running import Source
 from seq2seq.settings.declare import keys
 from seq2seq.settings.search import SamplingSettings, SearchSettings, chosen_search
-from seq2seq.settings.values import require_list, shown, suggestion
+from seq2seq.settings.values import check_value, require_list, shown, suggestion
 from seq2seq.system.errors import first_line
 
 log = logging.getLogger(__name__)
@@ -93,6 +93,8 @@ class Translator:
     glossary_by: str = "search"
 
     def __post_init__(self) -> None:
+        self.max_tokens = check_value(self.max_tokens, int, {"least": 0}, "max_tokens")
+        self.max_len = check_value(self.max_len, int, {"least": LEAST_SOURCE}, "max_len")
         gpu = torch.device(self.device).type == "cuda"
         self.by_memory = gpu and not self.max_tokens
         self.max_tokens = self.max_tokens or (GPU_TOKENS if gpu else CPU_TOKENS)
@@ -238,7 +240,14 @@ class Translator:
         """
         tokenizer = self.tokenizer
         note = note or self._warn
-        _require_lists(lines=lines, prefixes=prefixes, suppress=suppress, before=before, phrases=phrases)
+        lines = require_list(lines, "lines")
+        suppress = require_list(suppress, "suppress")
+        before = require_list(before, "before")
+        if prefixes is not None:
+            prefixes = _one_for_each(lines, prefixes, "prefixes")
+        if phrases is not None:
+            rows = _one_for_each(lines, phrases, "phrases", object)
+            phrases = [require_list(row, f"phrases[{number}]") for number, row in enumerate(rows)]
         if options or samples is not None:
             known = [*keys(SearchSettings), *keys(SamplingSettings)]
             for name in options:
@@ -552,12 +561,9 @@ def _require_same_task(member: Loaded, path: Path, first: Loaded, first_path: Pa
         raise ValueError(f"{path} translates {own}, and {first_path} {wanted}: an ensemble needs one direction")
 
 
-def _require_lists(**given: Any) -> None:
-    """Raise ValueError for what is not a list of texts, and for lists that do not have an entry per line."""
-    rows = {f"phrases[{number}]": each for number, each in enumerate(given["phrases"] or ())}
-    for name, value in (given | rows).items():
-        require_list(() if value is None else value, name, object if name == "phrases" else str)
-    lines = len(given["lines"])
-    for name in ("prefixes", "phrases"):
-        if given[name] is not None and len(given[name]) != lines:
-            raise ValueError(f"{name} has {len(given[name]):,} entries for {lines:,} lines; give one for each")
+def _one_for_each(lines: Sequence[str], value: Any, name: str, of: type = str) -> list[Any]:
+    """Return a list that must have an entry of type `of` for each line."""
+    entries = require_list(value, name, of)
+    if len(entries) != len(lines):
+        raise ValueError(f"{name} has {len(entries):,} entries for {len(lines):,} lines; give one for each")
+    return entries

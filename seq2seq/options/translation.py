@@ -6,7 +6,15 @@ import argparse
 import re
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.inference.limits import CPU_TOKENS, DTYPES, LONGEST_SOURCE, MOST_SOURCE, MOST_THREADS, SENTENCES
+from seq2seq.inference.limits import (
+    CPU_TOKENS,
+    DTYPES,
+    LEAST_SOURCE,
+    LONGEST_SOURCE,
+    MOST_SOURCE,
+    MOST_THREADS,
+    SENTENCES,
+)
 from seq2seq.options.command_line import nonempty, number, option_name, positive, whole_number
 from seq2seq.settings.declare import keys
 from seq2seq.settings.search import KEPT, SamplingSettings, SearchSettings, chosen_search
@@ -50,7 +58,7 @@ def add_model_options(parser: argparse._ActionsContainer, *, sentences: str = "a
     text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, as many as memory holds on a GPU)"
     add("--max-tokens", type=positive, metavar="N", help=text)
     text = f"longest source in pieces ({LONGEST_SOURCE})"
-    add("--max-len", type=whole_number(1, MOST_SOURCE), default=LONGEST_SOURCE, metavar="N", help=text)
+    add("--max-len", type=whole_number(LEAST_SOURCE, MOST_SOURCE), default=LONGEST_SOURCE, metavar="N", help=text)
     text = (
         "translate a line sentence by sentence: always (split), never (keep), or if it has more sentences or pieces "
         f"than most training lines (auto) ({sentences})"
@@ -111,10 +119,9 @@ def load_translator(options: argparse.Namespace) -> Translator:
         keep_freed_memory()
     # cuDNN would round convolutions in float32 to TF32
     torch.backends.cudnn.allow_tf32 = False
-    names = ("device", "dtype", "trust", "max_tokens", "sentences", "tgt_lang", "src_lang")
+    names = ("device", "dtype", "trust", "max_tokens", "max_len", "sentences", "tgt_lang", "src_lang")
     names += ("ensemble", "shortlist", "cuda_graphs", "glossary", "glossary_by")
     how: dict[str, Any] = {name: getattr(options, name) for name in names}
-    # Room for a piece and eos
-    translator = Translator.load(options.ckpt, max_len=max(2, options.max_len), **how)
+    translator = Translator.load(options.ckpt, **how)
     translator.settings, _ = search_of(options, translator.settings)
     return translator

@@ -11,7 +11,7 @@ import reprlib
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # Largest whole number of a setting without a bound of its own: YAML reads 1e3 as a float, which is exact up to here.
@@ -200,13 +200,22 @@ def _items(value: Any, hints: Sequence[Any], limits: Mapping[str, Any]) -> tuple
     return tuple(_convert(each, hint, limits) for each, hint in zip(values, hints, strict=True))
 
 
-def require_list(value: Any, name: str, of: type = str) -> None:
-    """Raise ValueError for a text or an iterator in place of a list, and for an entry of another type than `of`."""
-    if isinstance(value, (str, Iterator)):
-        raise ValueError(f"{name} is the {type(value).__name__} '{shown(str(value))}'; give a list")
-    for number, each in enumerate(value):
+def require_list(value: Any, name: str, of: type = str) -> list[Any]:
+    """Return the entries of a list, an array or a column.
+
+    Raises:
+        ValueError: The value is something else, such as a text, a set, a mapping, an iterator or a whole table, or an
+            entry has another type than `of`.
+    """
+    table = hasattr(value, "columns")
+    if isinstance(value, str | bytes | Mapping) or table or not hasattr(value, "__getitem__"):
+        remedy = "give a list, an array or one column of a table"
+        raise ValueError(f"{name} is the {type(value).__name__} '{shown(str(value))}'; {remedy}")
+    entries = list(value)
+    for number, each in enumerate(entries):
         if not isinstance(each, of):
             raise ValueError(f"{name}[{number}] is {shown(repr(each))}; give a {of.__name__}")
+    return entries
 
 
 def near(word: str, known: Sequence[str]) -> list[str]:

@@ -76,7 +76,7 @@ def some_options() -> st.SearchStrategy[list[str]]:
     common = st.tuples(
         option("--format", st.sampled_from(["text", "json", "tsv"])),
         option("--max-tokens", st.sampled_from([40, 200, 2000])),
-        option("--max-len", st.integers(1, 40)),
+        option("--max-len", st.integers(2, 40)),
         option("--min-len", st.integers(0, 6)),
     )
     parts = st.tuples(st.one_of(beams, samples), common)

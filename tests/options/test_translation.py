@@ -8,6 +8,8 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
+import pandas
 import pytest
 import tiny
 import torch
@@ -156,6 +158,13 @@ def test_prefixes_and_phrases(translator):
         ({"lines": "ab"}, "lines is the str 'ab'"),
         ({"prefixes": "ab"}, "prefixes is the str 'ab'"),
         ({"suppress": "ab"}, "suppress is the str 'ab'"),
+        ({"lines": {"ab", "cd"}}, "lines is the set"),
+        ({"lines": {"ab": "cd"}}, "lines is the dict"),
+        ({"lines": b"ab"}, "lines is the bytes"),
+        ({"lines": iter(["ab"])}, "lines is the list_iterator"),
+        ({"lines": None}, "lines is the NoneType"),
+        ({"lines": pandas.DataFrame({"ab": ["cd"]})}, "lines is the DataFrame"),
+        ({"phrases": [None, ["dog"]]}, r"phrases\[0\] is the NoneType"),
         ({"phrases": "ab"}, "phrases is the str 'ab'"),
         ({"phrases": [["dog"], "ab"]}, r"phrases\[1\] is the str 'ab'"),
         ({"lines": ["der", None]}, r"lines\[1\] is None; give a str"),
@@ -165,6 +174,13 @@ def test_prefixes_and_phrases(translator):
 def test_each_line_has_a_prefix_and_a_list_of_phrases(translator, given, message):
     with pytest.raises(ValueError, match=message):
         translator.translate(**{"lines": LINES[:2], **given})
+
+
+@pytest.mark.parametrize("column", [tuple, np.array, pandas.Index, lambda texts: pandas.Series(texts, index=[7, 9])])
+def test_arrays_and_columns_stand_for_lists(translator, column):
+    given = {"prefixes": ["the", "a"], "phrases": [["dog"], []]}
+    found = translator.translate(column(LINES[:2]), prefixes=column(given["prefixes"]), phrases=given["phrases"])
+    assert found == translator.translate(LINES[:2], **given)
 
 
 @pytest.mark.parametrize("pairs", [("a", "b"), ["ab"], [("a", None)], [("a",)]])
