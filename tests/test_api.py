@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
+import itertools
 import json
 import math
 import re
@@ -79,6 +80,10 @@ def test_a_run(overrides):
             Run.train([*overrides, wrong])
     with pytest.raises(ValueError, match="nowhere"):
         Run("nowhere")
+    # Hydra takes these
+    for method, wrong in itertools.product((Run.train, compose), ("~mixer", "mixer=[gru]")):
+        with pytest.raises(ValueError, match=re.escape(wrong[:6])):
+            method([wrong])
     for method in (Run.train, Run.lightning):
         with pytest.raises(ValueError, match="overrides is the str 'mixer=gru'"):
             method("mixer=gru")
