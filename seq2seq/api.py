@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from seq2seq.runs.folder import RunFolder
-from seq2seq.settings.compose import compose_settings, cut_lists, resolved_settings, typed_settings
-from seq2seq.settings.hydra_call import plain_settings
+from seq2seq.settings.compose import compose_settings, cut_lists, typed_settings
+from seq2seq.settings.hydra_call import plain_settings, wrong_word
 from seq2seq.system.json_file import read_json
 from seq2seq.training.machine.environment import VARIABLES
 from seq2seq.training.plan import RunPlan, plan_of_words
@@ -36,7 +36,7 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
         >>> compose(["mixer=lightconv", "model.dim=128"])["model"]["dim"]
         128
     """
-    return cut_lists(resolved_settings(overrides), typed_settings(overrides))
+    return cut_lists(plain_settings(_composed(overrides)), typed_settings(overrides))
 
 
 class Run:
@@ -119,9 +119,17 @@ class Run:
         return f"Run({str(self.path)!r})"
 
 
+def _composed(overrides: Sequence[str], **options: Any) -> DictConfig:
+    """Compose settings, and refuse words that Hydra takes and the command refuses."""
+    composed = compose_settings(overrides, **options)
+    if message := wrong_word(overrides):
+        raise ValueError(message)
+    return composed
+
+
 def _plan(overrides: Sequence[str]) -> RunPlan:
     """Check settings as the command does."""
-    composed = compose_settings(overrides, return_hydra_config=True)
+    composed = _composed(overrides, return_hydra_config=True)
     preset = composed.hydra.runtime.choices["mixer"]
     own = OmegaConf.masked_copy(composed, [key for key in map(str, composed) if key != "hydra"])
     return plan_of_words(plain_settings(own), list(overrides), preset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
+import itertools
 import json
 import math
 import re
@@ -79,6 +80,10 @@ def test_a_run(overrides):
             Run.train([*overrides, wrong])
     with pytest.raises(ValueError, match="nowhere"):
         Run("nowhere")
+    # Hydra takes these
+    for method, wrong in itertools.product((Run.train, compose), ("~mixer", "mixer=[gru]")):
+        with pytest.raises(ValueError, match=re.escape(wrong[:6])):
+            method([wrong])
     for method in (Run.train, Run.lightning):
         with pytest.raises(ValueError, match="overrides is the str 'mixer=gru'"):
             method("mixer=gru")
@@ -163,3 +168,19 @@ def test_sizes_that_hold_no_text_are_refused(translator, wrong):
     ((name, value),) = wrong.items()
     with pytest.raises(ValueError, match=f"{name}={value} is not"):
         dataclasses.replace(translator, **wrong)
+
+
+def test_devices_and_formats_may_be_torch_objects(tmp_path):
+    path = tiny.save(tmp_path)
+    made = Translator.load(path, device=torch.device("cpu"), dtype=torch.float32)
+    assert repr(made) == repr(Translator.load(path, device="cpu", dtype="float32"))
+    # Others are refused by their names
+    for wrong, message in (
+        ({"dtype": torch.float16}, "dtype 'float16'"),
+        ({"device": torch.device("meta")}, "device 'meta'"),
+        ({"trust": "numpy"}, "trust is the str 'numpy'"),
+        ({"ensemble": str(path)}, "ensemble is the str"),
+        ({"shortlist": tmp_path / "nowhere"}, "nowhere: no such file"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Translator.load(path, **{"device": "cpu", **wrong})

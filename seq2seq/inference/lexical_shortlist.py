@@ -92,8 +92,9 @@ def is_shortlist(path: Path) -> bool:
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read the arrays and the meta data of a file; the arrays are no larger than the file."""
-    if path.is_dir():
-        raise ValueError(f"{path} is a directory, no shortlist; python -m seq2seq.shortlist makes one")
+    if not path.is_file():
+        reason = "is a directory" if path.is_dir() else "no such file"
+        raise ValueError(f"{path}: {reason}; python -m seq2seq.shortlist makes a shortlist")
     try:
         arrays = read_arrays(path)
         if any(arrays[name].dtype != kind or arrays[name].ndim != 1 for name, kind in _ARRAYS.items()):

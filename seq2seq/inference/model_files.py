@@ -48,12 +48,13 @@ def locate(name: str | os.PathLike[str]) -> Path:
         ) from None
 
 
-def choose_device(name: str) -> str:
+def choose_device(device: str | torch.device) -> str:
     """Resolve `auto` to the GPU if there is one, and check any other device.
 
     Raises:
         ValueError: The name is not a device, or the GPU is missing.
     """
+    name = str(device)
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":

@@ -109,8 +109,8 @@ class Translator:
         path: str | os.PathLike[str],
         *,
         settings: SearchSettings | None = None,
-        device: str = "auto",
-        dtype: str | None = None,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype | None = None,
         trust: Sequence[str] = (),
         max_tokens: int | None = None,
         max_len: int = LONGEST_SOURCE,
@@ -138,13 +138,16 @@ class Translator:
             glossary_by: search requires the targets of terms (default), tags writes them into the source.
 
         Raises:
-            ValueError: The checkpoint, device, dtype, language or shortlist cannot be used; the message is one line.
+            ValueError: The checkpoint, device, dtype, language, shortlist, trust or ensemble cannot be used; the
+                message is one line.
         """
         # Read first: mistakes in it are cheap
         terms = None if glossary is None else Glossary.read(glossary)
+        trust = require_list(trust, "trust")
+        ensemble = require_list(ensemble, "ensemble", object)
         paths = [locate(path), *map(locate, ensemble)]
         device = "cpu" if device == "auto" and any(map(runs_on_cpu_alone, paths)) else choose_device(device)
-        dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
+        dtype = str(dtype or ("float32" if device == "cpu" else "bfloat16")).removeprefix("torch.")
         members = [load_model(each, device=device, dtype=dtype, trust=trust) for each in paths]
         loaded = members[0]
         for member, each in zip(members, paths, strict=True):

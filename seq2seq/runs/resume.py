@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -144,7 +145,11 @@ class Resumed(NamedTuple):
         if moved:
             log.info("files may have moved, if their content is the same: %s", _some(moved))
         if changed and not config["force"]:
-            raise _another_run(path, _some(changed))
+            forcible = False
+            with contextlib.suppress(ValueError):
+                require_fit(payload, config, path)
+                forcible = True
+            raise _another_run(path, _some(changed), forcible=forcible)
         for change in changed:
             log.warning("force=true: %s", change)
         # A longer or shorter budget is the usual reason to resume with other settings

@@ -131,6 +131,8 @@ def refusal(error: Exception, words: Sequence[str]) -> str:
         if "--multirun" in text and _parse(word).is_sweep_override():
             _, _, value = word.partition("=")
             one = f"for a list write {key}=[{shown(value)}], for a name with commas '{key}=\"{shown(value)}\"'"
+            if choices(key.partition("@")[0]):
+                one = "without it, choose one"
             return f"{shown(word)} has several values: -m runs them all; {one}"
         # The word adds, as +key, a key that exists.
         if f"An item is already at '{key}'" in text:
@@ -216,7 +218,7 @@ def _wrong_change(override: Override, word: str) -> str:
     group = _GROUPS.get(key.replace("/", "."))
     if group and group != place and not override.is_delete() and override.value() is not None and "{" not in value:
         return f"{shown(word)}: a file is chosen by its group; write {group}={shown(value)}"
-    if override.is_delete() and not f"{key}.".startswith(_USER_NAMED):
+    if override.is_delete() and (key == "mixer" or not f"{key}.".startswith(_USER_NAMED)):
         return (
             f"{word}: a setting cannot be deleted; leave {key} out for its default, or set it to null, which turns off "
             "what can be off"

@@ -413,6 +413,8 @@ def test_a_run_is_not_continued_under_other_settings_unless_forced(corpus, tmp_p
     with pytest.raises(ValueError, match=r"mixer\..*; and 2 more; resume it") as refused:
         checked(corpus, tmp_path, *given, "resume=auto", "mixer=lstm", "seed=2")
     assert str(refused.value).count(" and is now ") == 5
+    # Another model cannot be forced
+    assert "force=true" not in str(refused.value)
     other = ("run=it", "trainer.max_steps=2", "trainer.test=false", "resume=auto", "seed=2", "model.dropout=0.3")
     with pytest.raises(ValueError, match=r"seed was 1 and is now 2; model\.dropout was 0\.1 .*force=true"):
         checked(corpus, tmp_path, *other)

@@ -220,7 +220,7 @@ def test_bad_files_are_one_line(ckpt, made, tmp_path, capsys):
         assert error.count("\n") == 1
         return error
 
-    assert "No such file" in message()
+    assert "no such file" in message()
     bad.write_text("no archive")
     assert "is not a shortlist" in message()
     shutil.copy(made, bad)

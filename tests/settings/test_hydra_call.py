@@ -121,6 +121,8 @@ def test_jobs_of_a_sweep_have_folders_of_their_own():
         (["data.train=en,de/train"], "data.train=en,de/train has several values"),
         (["model.dropout=0,5"], "model.dropout=0,5 has several values: -m runs them all; for a list write"),
         (["seed=range(1,3)"], "seed=range(1,3) has several values"),
+        (["mixer=gru,lstm"], "mixer=gru,lstm has several values: -m runs them all; without it, choose one"),
+        (["~mixer"], "~mixer: a setting cannot be deleted"),
         (["init_from=x/epoch=1.safetensors"], "'init_from=x/epoch=1.safetensors' cannot be read"),
         (["data.train=[a=1,b]"], "'data.train=[a=1,b]' cannot be read"),
         (["run=2026_11_29"], "run=2026_11_29 is the number 20261129: write 'run=\"2026_11_29\"'"),
