@@ -163,8 +163,9 @@ def _require_causal(mixer: AnyMixer, x: Tensor, memory: Tensor, mask: Tensor, wr
         found = []
         for each in (x, later):
             # The same dropout
-            torch.manual_seed(0)
-            found.append(_whole(mixer.train(training), each, memory, mask)[:, :now])
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                found.append(_whole(mixer.train(training), each, memory, mask)[:, :now])
         if not _equal(*found):
             raise ContractError(
                 f"{wrong}.forward depends on later positions{' in training' if training else ''}, which do not exist "
