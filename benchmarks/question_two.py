@@ -1,4 +1,4 @@
-"""Question 2 of docs/benchmark.md, first stage: the tables of its runs, for `benchmarks.tables`.
+"""Question 2 of docs/benchmark.md, first two stages: the tables of its runs, for `benchmarks.tables`.
 
     python -m benchmarks.question_two multi30k
 
@@ -21,7 +21,14 @@ OURS, AUTHORS = (
         file={name: f"average-{name}" for name in SETS},
     )
     for task, systems, families in (
-        ("q2_ours", FIRST, [Family([("lightconv", "transformer")])]),
+        (
+            "q2_ours",
+            ["transformer", "rotary", "lightconv"],
+            [
+                Family([("lightconv", "transformer")], FIRST),
+                Family([("rotary", "transformer"), ("rotary", "lightconv")]),
+            ],
+        ),
         # One seed tests nothing
         ("q2_authors", FIRST, []),
     )
