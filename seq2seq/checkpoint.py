@@ -110,7 +110,7 @@ def updates(path: str | os.PathLike[str]) -> int | None:
 
 
 def digest(path: str | os.PathLike[str]) -> str:
-    """Hash the file of a checkpoint."""
+    """Hash a checkpoint's file by its content alone, so that a copy has the same digest."""
     with checkpoint_file(Path(path)).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 

@@ -93,7 +93,7 @@ def choose_pairs(
 
 
 def usual_baselines(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups of the Transformer, the one with the most seeds first; the first group if there are none."""
+    """Return the Transformer's groups, most seeds first; without a Transformer, only the first group."""
     own = [group for group in groups if group.mixer == "transformer"]
     return sorted(own, key=lambda group: (-len({run.seed for run in group.runs}), group.label)) or [groups[0]]
 
